@@ -1,2 +1,43 @@
-//! (stub)
+//! Rate limits, quotas and atomic counters, correct under any concurrency.
+//!
+//! A [`Limit`] says how much per how long; a [`Key`] says whose; a [`Limiter`] answers with a [`Decision`]. The states
+//! live in a [`Store`]: the embedded [`MemoryStore`] of this crate, or Redis and Valkey through `tollgate-redis`, with
+//! the same meaning to the unit.
+//!
+//! ```
+//! use tollgate::{Check, Key, Limit, Limiter, MemoryStore};
+//!
+//! let limiter = Limiter::new(MemoryStore::new());
+//! let limit: Limit = "10/s burst 50".parse()?;
+//! let decision = limiter.check_now(Check::new(Key::new("api", "user:42")?, &limit))?;
+//! assert!(decision.allowed());
+//! assert_eq!(decision.binding().remaining(), 49);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+mod limiter;
+
+mod check;
+mod decision;
+mod key;
+mod limit;
+
+mod algorithm;
 pub mod store;
+mod sync;
+
+mod clock;
+mod counter;
+
+pub use algorithm::{Algorithm, UnknownAlgorithm};
+pub use check::{Check, Cost, CostError};
+pub use clock::{Clock, ManualClock, Timestamp};
+pub use counter::{Counter, CounterError, CounterName, CounterOp, CounterValue};
+pub use decision::{Decision, Source, Status, Statuses};
+pub use key::{Key, KeyError, decode_policy};
+pub use limit::{Limit, LimitBuilder, LimitError};
+pub use limiter::{CheckError, InvalidCheck, Limiter, MAX_CHECKS};
+pub use store::{MemoryStore, MemoryStoreBuilder, Overflow, Store, StoreError};
+
+#[doc(hidden)]
+pub use limit::Numbers;

@@ -1,6 +1,42 @@
 //! The seam between the front door and the engine that keeps the states.
 
+mod memory;
+
 use std::fmt;
+use std::future::Future;
+
+use crate::check::Check;
+use crate::clock::Timestamp;
+use crate::counter::{CounterError, CounterName, CounterOp, CounterValue};
+use crate::decision::Decision;
+pub use memory::{MemoryStore, MemoryStoreBuilder, Overflow};
+
+/// Keeps states and decides on them atomically. The [`Limiter`](crate::Limiter) in front has checked the questions: no
+/// limit is zero, no cost is above its capacity, no two checks of a call share a key.
+pub trait Store: Send + Sync {
+    /// Decides every check as of one instant, and charges all of them or none.
+    fn check(&self, checks: &[Check<'_>]) -> impl Future<Output = Result<Decision, StoreError>> + Send;
+
+    /// Answers as `check` would, and changes nothing.
+    fn peek(&self, checks: &[Check<'_>]) -> impl Future<Output = Result<Decision, StoreError>> + Send;
+
+    /// Gives back the cost of `check`, charged at `charged_at` or just now; answers how many units counted.
+    fn refund(
+        &self,
+        check: &Check<'_>,
+        charged_at: Option<Timestamp>,
+    ) -> impl Future<Output = Result<u64, StoreError>> + Send;
+
+    /// Drops the state of `check`; answers whether there was one.
+    fn reset(&self, check: &Check<'_>) -> impl Future<Output = Result<bool, StoreError>> + Send;
+
+    /// Does one thing to a counter; answers its value, or for `Delete` the value it had.
+    fn count(
+        &self,
+        name: &CounterName,
+        op: CounterOp,
+    ) -> impl Future<Output = Result<CounterValue, CounterError>> + Send;
+}
 
 /// Why a store could not answer. A denial is never an error: it is a value.
 ///

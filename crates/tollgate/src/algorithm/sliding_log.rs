@@ -1,0 +1,154 @@
+//! Remembers each admitted call. Twin: `tollgate-redis/lua/sliding_log.lua`.
+//!
+//! Each entry carries the running sum of units up to and including its call, so the units of any stretch of the log are
+//! one subtraction and any position is one binary search: no decision walks the log, however long it is.
+
+use std::collections::VecDeque;
+
+use super::State;
+use crate::limit::{Limit, Numbers};
+
+/// The admitted calls, oldest first.
+#[derive(Debug, Clone)]
+pub(crate) struct SlidingLog {
+    /// The running sum before the first entry.
+    base: u64,
+    calls: VecDeque<Call>,
+    limit: Limit,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Call {
+    at: u64,
+    /// Units of all calls up to this one, modulo [`CYCLE`].
+    sum: u64,
+}
+
+/// Running sums start over here: far above any amount, and exact in a double.
+pub(crate) const CYCLE: u64 = 1_000_000_000_000_000;
+/// Expired calls dropped per admitted one: more than one, so that the log shrinks to what counts.
+const TRIM: usize = 16;
+/// The most calls a refund walks.
+const REFUND_CALLS: usize = 1000;
+
+/// The units from one running sum to a later one.
+fn units_between(earlier: u64, later: u64) -> u64 {
+    (later + CYCLE - earlier) % CYCLE
+}
+
+impl SlidingLog {
+    fn newest(&self) -> Option<&Call> {
+        self.calls.back()
+    }
+
+    fn held(&self, now: u64) -> u64 {
+        self.newest().map_or(now, |newest| newest.at.max(now))
+    }
+
+    /// How many of the oldest calls no longer count.
+    fn expired(&self, n: &Numbers, held: u64) -> usize {
+        self.calls.partition_point(|call| call.at + n.window <= held)
+    }
+
+    fn sum_before(&self, index: usize) -> u64 {
+        index.checked_sub(1).map_or(self.base, |previous| self.calls[previous].sum)
+    }
+
+    fn total(&self, n: &Numbers, held: u64) -> u64 {
+        let newest = self.newest().map_or(self.base, |newest| newest.sum);
+        units_between(self.sum_before(self.expired(n, held)), newest)
+    }
+}
+
+impl State for SlidingLog {
+    fn fresh(limit: &Limit, _now: u64) -> Self {
+        Self { base: 0, calls: VecDeque::new(), limit: limit.clone() }
+    }
+
+    fn fits(&self, limit: &Limit, now: u64) -> bool {
+        let n = limit.numbers();
+        n.window == self.limit.numbers().window && self.held(now) <= now + n.full
+    }
+
+    fn adopt(&mut self, limit: &Limit, now: u64) {
+        let units = self.total(self.limit.numbers(), self.held(now)).min(limit.numbers().amount);
+        *self = Self::fresh(limit, now);
+        if units > 0 {
+            self.calls.push_back(Call { at: now, sum: units });
+        }
+    }
+
+    fn free(&self, limit: &Limit, now: u64) -> u64 {
+        let n = limit.numbers();
+        n.amount.saturating_sub(self.total(n, self.held(now)))
+    }
+
+    fn charge(&mut self, limit: &Limit, now: u64, cost: u64) {
+        let mut held = self.held(now);
+        for _ in 0..self.expired(limit.numbers(), held).min(TRIM) {
+            self.base = self.calls.pop_front().map_or(self.base, |call| call.sum);
+        }
+        let before = self.newest().map_or(self.base, |newest| newest.sum);
+        let mut sum = before + cost;
+        if sum >= CYCLE {
+            // In the sorted set, calls of one instant are ordered by their sums: the one that starts over comes later.
+            held += u64::from(self.newest().is_some_and(|newest| newest.at == held));
+            sum -= CYCLE;
+        }
+        self.calls.push_back(Call { at: held, sum });
+    }
+
+    /// The oldest units are given back first: what is left then counts for longest, so a refund never lifts a bound.
+    fn refund(&mut self, limit: &Limit, now: u64, charged_at: u64, units: u64) -> u64 {
+        let n = limit.numbers();
+        let held = self.held(now);
+        if charged_at + n.window <= held {
+            return 0;
+        }
+        let expired = self.expired(n, held);
+        let before = self.sum_before(expired);
+        let walked = self.calls.iter().take(expired + REFUND_CALLS).next_back();
+        let given = units.min(walked.map_or(0, |last| units_between(before, last.sum)));
+        if given == 0 {
+            return 0;
+        }
+        let gone = self.calls.range(expired..).take_while(|call| units_between(before, call.sum) <= given).count();
+        self.calls.drain(expired..expired + gone);
+        let left_from = (before + given) % CYCLE;
+        match expired.checked_sub(1) {
+            Some(last_expired) => self.calls[last_expired].sum = left_from,
+            None => self.base = left_from,
+        }
+        given
+    }
+
+    fn retry_at(&self, limit: &Limit, now: u64, cost: u64) -> u64 {
+        let n = limit.numbers();
+        let held = self.held(now);
+        let needed = self.total(n, held) + cost - n.amount;
+        let expired = self.expired(n, held);
+        let before = self.sum_before(expired);
+        let (mut low, mut high) = (expired, self.calls.len() - 1);
+        while low < high {
+            let middle = low + (high - low) / 2;
+            if units_between(before, self.calls[middle].sum) >= needed {
+                high = middle;
+            } else {
+                low = middle + 1;
+            }
+        }
+        self.calls[low].at + n.window
+    }
+
+    fn reset_at(&self, limit: &Limit, now: u64) -> u64 {
+        let n = limit.numbers();
+        match (self.newest(), self.total(n, self.held(now))) {
+            (Some(newest), 1..) => newest.at + n.window,
+            _ => now,
+        }
+    }
+
+    fn limit(&self) -> &Limit {
+        &self.limit
+    }
+}

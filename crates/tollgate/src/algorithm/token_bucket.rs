@@ -1,0 +1,85 @@
+//! Refills evenly, holds at most the burst. Twin: `tollgate-redis/lua/token_bucket.lua`.
+
+use super::State;
+use crate::limit::{Limit, Numbers};
+
+/// What is missing from the bucket, in parts, as of `at`.
+#[derive(Debug, Clone)]
+pub(crate) struct TokenBucket {
+    at: u64,
+    used: u64,
+    limit: Limit,
+}
+
+impl TokenBucket {
+    /// The last tick at or before `now`, unless the state is already later.
+    fn held(&self, n: &Numbers, now: u64) -> u64 {
+        (now - now % n.tick).max(self.at)
+    }
+
+    fn used_at(&self, n: &Numbers, held: u64) -> u64 {
+        let ticks = (held - self.at) / n.tick;
+        self.used.saturating_sub(ticks.saturating_mul(n.refill))
+    }
+}
+
+impl State for TokenBucket {
+    fn fresh(limit: &Limit, now: u64) -> Self {
+        Self { at: now - now % limit.numbers().tick, used: 0, limit: limit.clone() }
+    }
+
+    fn fits(&self, limit: &Limit, now: u64) -> bool {
+        let (n, old) = (limit.numbers(), self.limit.numbers());
+        let same = limit.is_same(&self.limit) || (n.tick, n.refill, n.unit) == (old.tick, old.refill, old.unit);
+        same && self.at <= now + n.full && self.used_at(n, self.held(n, now)) <= n.capacity * n.unit
+    }
+
+    fn adopt(&mut self, limit: &Limit, now: u64) {
+        let old = self.limit.numbers();
+        let units = self.used_at(old, self.held(old, now)).div_ceil(old.unit);
+        let n = limit.numbers();
+        *self = Self { used: units.min(n.capacity) * n.unit, ..Self::fresh(limit, now) };
+    }
+
+    fn free(&self, limit: &Limit, now: u64) -> u64 {
+        let n = limit.numbers();
+        (n.capacity * n.unit - self.used_at(n, self.held(n, now))) / n.unit
+    }
+
+    fn charge(&mut self, limit: &Limit, now: u64, cost: u64) {
+        let n = limit.numbers();
+        let held = self.held(n, now);
+        self.used = self.used_at(n, held) + cost * n.unit;
+        self.at = held;
+    }
+
+    fn refund(&mut self, limit: &Limit, now: u64, _charged_at: u64, units: u64) -> u64 {
+        let n = limit.numbers();
+        let held = self.held(n, now);
+        let used = self.used_at(n, held);
+        let given = units.min(used.div_ceil(n.unit));
+        self.used = used.saturating_sub(given * n.unit);
+        self.at = held;
+        given
+    }
+
+    fn retry_at(&self, limit: &Limit, now: u64, cost: u64) -> u64 {
+        let n = limit.numbers();
+        let held = self.held(n, now);
+        let missing = self.used_at(n, held) + cost * n.unit - n.capacity * n.unit;
+        held + missing.div_ceil(n.refill) * n.tick
+    }
+
+    fn reset_at(&self, limit: &Limit, now: u64) -> u64 {
+        let n = limit.numbers();
+        let held = self.held(n, now);
+        match self.used_at(n, held) {
+            0 => now,
+            used => held + used.div_ceil(n.refill) * n.tick,
+        }
+    }
+
+    fn limit(&self) -> &Limit {
+        &self.limit
+    }
+}

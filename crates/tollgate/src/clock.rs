@@ -1,0 +1,154 @@
+//! Who tells the time, and in what: integer microseconds since 1970.
+#![expect(clippy::disallowed_methods, reason = "this is the one place where time enters")]
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, SystemTime};
+
+/// An instant: whole microseconds since the Unix epoch.
+///
+/// Microseconds stay exact in a double until the year 2112 with room for a century of waiting, which is what lets the
+/// Lua twins compute with the same numbers. Nanoseconds would not.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Timestamp(u64);
+
+impl Timestamp {
+    /// The instant `micros` microseconds after the Unix epoch.
+    pub const fn from_micros(micros: u64) -> Self {
+        Self(micros)
+    }
+
+    /// Microseconds since the Unix epoch.
+    pub const fn as_micros(self) -> u64 {
+        self.0
+    }
+}
+
+impl fmt::Display for Timestamp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{:06}", self.0 / 1_000_000, self.0 % 1_000_000)
+    }
+}
+
+/// What a store asks for the time.
+#[derive(Debug, Clone)]
+pub struct Clock(Source);
+
+#[derive(Debug, Clone)]
+enum Source {
+    System(Arc<SystemTicks>),
+    Manual(ManualClock),
+}
+
+impl Clock {
+    /// The machine's wall clock.
+    pub fn system() -> Self {
+        Self(Source::System(Arc::new(SystemTicks::start())))
+    }
+
+    /// The present instant.
+    pub fn now(&self) -> Timestamp {
+        match &self.0 {
+            Source::System(ticks) => ticks.now(),
+            Source::Manual(manual) => manual.now(),
+        }
+    }
+}
+
+impl Default for Clock {
+    fn default() -> Self {
+        Self::system()
+    }
+}
+
+impl From<ManualClock> for Clock {
+    fn from(manual: ManualClock) -> Self {
+        Self(Source::Manual(manual))
+    }
+}
+
+/// A clock that stands still until it is told to move. Clones share the same time.
+#[derive(Debug, Clone)]
+pub struct ManualClock(Arc<AtomicU64>);
+
+impl ManualClock {
+    /// A clock that stands at `start`.
+    pub fn new(start: Timestamp) -> Self {
+        Self(Arc::new(AtomicU64::new(start.0)))
+    }
+
+    /// Where the clock stands.
+    pub fn now(&self) -> Timestamp {
+        Timestamp(self.0.load(Ordering::SeqCst))
+    }
+
+    /// Moves the clock forward.
+    pub fn advance(&self, by: Duration) {
+        let micros = u64::try_from(by.as_micros()).unwrap_or(u64::MAX);
+        self.0.fetch_add(micros, Ordering::SeqCst);
+    }
+
+    /// Puts the clock anywhere, also back.
+    pub fn set(&self, to: Timestamp) {
+        self.0.store(to.0, Ordering::SeqCst);
+    }
+}
+
+/// The wall clock read through the processor's counter, set right by the system clock once a second.
+#[derive(Debug)]
+struct SystemTicks {
+    counter: quanta::Clock,
+    start: u64,
+    /// Wall time minus counted time, in microseconds.
+    offset: AtomicU64,
+    synced_at: AtomicU64,
+}
+
+impl SystemTicks {
+    const SYNC_EVERY: u64 = 1_000_000;
+
+    fn start() -> Self {
+        let counter = quanta::Clock::new();
+        let start = counter.raw();
+        Self { counter, start, offset: AtomicU64::new(wall_micros()), synced_at: AtomicU64::new(0) }
+    }
+
+    fn now(&self) -> Timestamp {
+        let counted = self.counter.delta_as_nanos(self.start, self.counter.raw()) / 1000;
+        if counted.saturating_sub(self.synced_at.load(Ordering::Relaxed)) >= Self::SYNC_EVERY {
+            self.synced_at.store(counted, Ordering::Relaxed);
+            self.offset.store(wall_micros().saturating_sub(counted), Ordering::Relaxed);
+        }
+        Timestamp(counted + self.offset.load(Ordering::Relaxed))
+    }
+}
+
+fn wall_micros() -> u64 {
+    let since_epoch = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since_epoch.as_micros()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_system_clock_is_the_wall_clock() {
+        let clock = Clock::system();
+        for _ in 0..3 {
+            let (before, now, after) = (wall_micros(), clock.now().as_micros(), wall_micros());
+            assert!(now + 1000 >= before && now <= after + 1000, "{before} {now} {after}");
+            std::thread::sleep(Duration::from_millis(400));
+        }
+    }
+
+    #[test]
+    fn clones_of_a_manual_clock_move_together() {
+        let clock = ManualClock::new(Timestamp::from_micros(5));
+        let other = clock.clone();
+        other.advance(Duration::from_micros(7));
+        assert_eq!(clock.now(), Timestamp::from_micros(12));
+        assert_eq!(clock.now().to_string(), "0.000012");
+    }
+}

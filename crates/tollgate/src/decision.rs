@@ -1,0 +1,183 @@
+//! The answer: what each check got, and what that means for the call.
+
+use std::ops::Deref;
+use std::time::Duration;
+
+use crate::clock::Timestamp;
+use crate::limit::Limit;
+
+/// The answer to one check.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Status {
+    allowed: bool,
+    limit: u64,
+    remaining: u64,
+    retry_after: Option<u64>,
+    reset_after: u64,
+}
+
+impl Status {
+    /// Whether this check, taken alone, is satisfied.
+    pub fn allowed(&self) -> bool {
+        self.allowed
+    }
+
+    /// The most that can be had at one instant.
+    pub fn limit(&self) -> u64 {
+        self.limit
+    }
+
+    /// Units that can still be had at this instant, after the call was charged if it was.
+    pub fn remaining(&self) -> u64 {
+        self.remaining
+    }
+
+    /// How long to wait until the same check would be satisfied: exact, if nobody else takes units meanwhile. Zero if
+    /// it is satisfied now; `None` if no wait will do.
+    pub fn retry_after(&self) -> Option<Duration> {
+        self.retry_after.map(Duration::from_micros)
+    }
+
+    /// How long until nothing that was used counts any more.
+    pub fn reset_after(&self) -> Duration {
+        Duration::from_micros(self.reset_after)
+    }
+
+    /// A status as a store computed it; durations in microseconds.
+    #[doc(hidden)]
+    pub fn from_parts(limit: &Limit, allowed: bool, remaining: u64, retry_after: u64, reset_after: u64) -> Self {
+        Self { allowed, limit: limit.capacity(), remaining, retry_after: Some(retry_after), reset_after }
+    }
+
+    /// Denied, and no wait will change that.
+    pub(crate) fn never(limit: &Limit) -> Self {
+        Self { allowed: false, limit: limit.capacity(), remaining: 0, retry_after: None, reset_after: 0 }
+    }
+}
+
+/// Where an answer came from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Source {
+    /// The store decided.
+    Store,
+    /// A limit of zero: nobody had to be asked.
+    ZeroLimit,
+    /// The store is full, and the key it does not know shares a state with others or is denied.
+    Overflow,
+}
+
+impl Source {
+    /// The word used in JSON, metrics and logs.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Store => "store",
+            Self::ZeroLimit => "zero_limit",
+            Self::Overflow => "overflow",
+        }
+    }
+}
+
+/// The answer to a call of one or several checks.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Decision {
+    statuses: Statuses,
+    source: Source,
+    decided_at: Timestamp,
+    split: bool,
+}
+
+impl Decision {
+    /// Folds the statuses of one call, in the order of its checks, of which there is at least one.
+    pub fn from_statuses(statuses: Statuses, source: Source, decided_at: Timestamp) -> Self {
+        Self { statuses, source, decided_at, split: false }
+    }
+
+    /// Marks that the checks were charged one after the other, and given back on denial.
+    #[must_use]
+    pub fn into_split(self) -> Self {
+        Self { split: true, ..self }
+    }
+
+    /// Whether the call may proceed. If not, nothing was charged.
+    pub fn allowed(&self) -> bool {
+        self.statuses.iter().all(Status::allowed)
+    }
+
+    /// One status for each check, in order.
+    pub fn statuses(&self) -> &[Status] {
+        &self.statuses
+    }
+
+    /// Which check binds: the denied one with the longest wait, or else the one with least left.
+    pub fn binding_index(&self) -> usize {
+        let wait = |status: &Status| status.retry_after.unwrap_or(u64::MAX);
+        let tighter = |a: &Status, b: &Status| {
+            let by_outcome = b.allowed.cmp(&a.allowed);
+            let by_wait = wait(a).cmp(&wait(b));
+            by_outcome.then(by_wait).then(b.remaining.cmp(&a.remaining)).then(a.reset_after.cmp(&b.reset_after))
+        };
+        let indexed = self.statuses.iter().enumerate();
+        indexed.max_by(|(_, a), (_, b)| tighter(a, b)).map_or(0, |(index, _)| index)
+    }
+
+    /// The status of the check that binds.
+    pub fn binding(&self) -> &Status {
+        &self.statuses[self.binding_index()]
+    }
+
+    /// Where the answer came from.
+    pub fn source(&self) -> Source {
+        self.source
+    }
+
+    /// The instant, on the store's clock, as of which it was decided. A refund names it.
+    pub fn decided_at(&self) -> Timestamp {
+        self.decided_at
+    }
+
+    /// Whether the checks had to be charged one after the other because they live in different slots of a cluster.
+    pub fn split(&self) -> bool {
+        self.split
+    }
+}
+
+/// The statuses of a call: one without allocation, or several.
+#[derive(Debug, Clone)]
+pub enum Statuses {
+    /// Of a single check.
+    One([Status; 1]),
+    /// Of several.
+    Many(Vec<Status>),
+}
+
+impl Deref for Statuses {
+    type Target = [Status];
+
+    fn deref(&self) -> &[Status] {
+        match self {
+            Self::One(one) => one,
+            Self::Many(many) => many,
+        }
+    }
+}
+
+impl PartialEq for Statuses {
+    fn eq(&self, other: &Self) -> bool {
+        **self == **other
+    }
+}
+
+impl Eq for Statuses {}
+
+impl From<Status> for Statuses {
+    fn from(status: Status) -> Self {
+        Self::One([status])
+    }
+}
+
+impl FromIterator<Status> for Statuses {
+    fn from_iter<I: IntoIterator<Item = Status>>(statuses: I) -> Self {
+        Self::Many(statuses.into_iter().collect())
+    }
+}

@@ -1,0 +1,152 @@
+//! The integers an algorithm computes with, chosen so that no product leaves the range both twins hold exactly.
+
+use std::time::Duration;
+
+use super::LimitError;
+use crate::algorithm::Algorithm;
+
+/// What the twins compute with. All times are microseconds.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Numbers {
+    /// How the limit is enforced.
+    pub algorithm: Algorithm,
+    /// Units gained per window.
+    pub amount: u64,
+    /// The most that can be had at one instant.
+    pub capacity: u64,
+    /// The window.
+    pub window: u64,
+    /// Time is counted in whole steps of this: token_bucket and sliding_counter only.
+    pub tick: u64,
+    /// token_bucket: parts regained per tick.
+    pub refill: u64,
+    /// token_bucket: parts that make one unit. `refill : unit` is `amount : window` in lowest terms.
+    pub unit: u64,
+    /// sliding_window: sub-windows per window.
+    pub slots: u64,
+    /// The longest time until nothing that was used counts any more.
+    pub full: u64,
+}
+
+/// Products stay at or below this. Doubles are exact to 2^53; the last bit is left free so that the floor of a
+/// quotient is exact too.
+const MAX_PRODUCT: u64 = 1 << 52;
+/// No tick is coarser than the window divided by this.
+const LEAST_TICKS: u64 = 1000;
+const MILLISECOND: u64 = 1000;
+const YEAR: u64 = 365 * 86_400 * 1_000_000;
+const LONGEST_REFILL: u64 = 100 * YEAR;
+const MOST_SLOTS: u64 = 60;
+const LEAST_SLOTS: u64 = 10;
+
+impl Numbers {
+    pub(super) fn new(
+        amount: u64,
+        window: Duration,
+        burst: Option<u64>,
+        algorithm: Algorithm,
+    ) -> Result<Self, LimitError> {
+        let micros = u64::try_from(window.as_micros()).unwrap_or(u64::MAX);
+        let whole = micros.is_multiple_of(MILLISECOND) && window.subsec_nanos().is_multiple_of(1000);
+        if !whole || !(MILLISECOND..=YEAR).contains(&micros) {
+            return Err(LimitError::Window { window });
+        }
+        if let Some(burst) = burst {
+            if algorithm != Algorithm::TokenBucket {
+                return Err(LimitError::BurstOnWindow { algorithm });
+            }
+            if burst == 0 || amount == 0 {
+                return Err(LimitError::EmptyBurst { burst, amount });
+            }
+        }
+        let plain = Self {
+            algorithm,
+            amount,
+            capacity: burst.unwrap_or(amount),
+            window: micros,
+            tick: 1,
+            refill: 0,
+            unit: 1,
+            slots: 0,
+            full: micros,
+        };
+        // Nothing is ever computed for a limit of zero: it denies before the store.
+        if amount == 0 {
+            return Ok(plain);
+        }
+        match algorithm {
+            Algorithm::TokenBucket => plain.token_bucket(),
+            Algorithm::FixedWindow | Algorithm::FixedWindowFromFirstCall | Algorithm::SlidingLog => Ok(plain),
+            Algorithm::SlidingWindow => Ok(plain.sliding_window()),
+            Algorithm::SlidingCounter => Ok(plain.sliding_counter()),
+        }
+    }
+
+    fn token_bucket(self) -> Result<Self, LimitError> {
+        let largest = u128::from(LONGEST_REFILL) * u128::from(self.amount) / u128::from(self.window);
+        if u128::from(self.capacity) > largest {
+            let largest = u64::try_from(largest).unwrap_or(u64::MAX);
+            return Err(LimitError::SlowBurst { burst: self.capacity, largest });
+        }
+        let unit = |tick: u64| (self.window / tick) / gcd(self.amount, self.window / tick);
+        let tick = coarsest_needed(self.window, |tick| fits(self.capacity, unit(tick)));
+        let unit = unit(tick);
+        let refill = self.amount / gcd(self.amount, self.window / tick);
+        let full = (self.capacity * unit).div_ceil(refill) * tick;
+        Ok(Self { tick, refill, unit, full, ..self })
+    }
+
+    fn sliding_counter(self) -> Self {
+        let tick = coarsest_needed(self.window, |tick| fits(self.amount, self.window / tick));
+        Self { tick, full: 2 * self.window, ..self }
+    }
+
+    /// One sub-window per second, at least ten and at most sixty, and in any case a whole number of microseconds.
+    fn sliding_window(self) -> Self {
+        let wanted = (self.window / 1_000_000).clamp(LEAST_SLOTS, MOST_SLOTS);
+        let slots = (1..=wanted).rev().find(|&slots| self.window.is_multiple_of(slots)).unwrap_or(1);
+        Self { slots, full: self.window + self.window / slots, ..self }
+    }
+
+    /// The window in ticks.
+    pub fn ticks(&self) -> u64 {
+        self.window / self.tick
+    }
+
+    /// The length of a sub-window.
+    pub fn slot(&self) -> u64 {
+        self.window / self.slots
+    }
+}
+
+fn fits(a: u64, b: u64) -> bool {
+    u128::from(a) * u128::from(b) <= u128::from(MAX_PRODUCT)
+}
+
+/// The smallest tick that divides the window and satisfies `enough`, among those made of small primes; at worst the
+/// thousandth of the window, which is whole because windows are whole milliseconds.
+fn coarsest_needed(window: u64, enough: impl Fn(u64) -> bool) -> u64 {
+    if enough(1) {
+        return 1;
+    }
+    let mut ticks = vec![1_u64];
+    for prime in [2, 3, 5, 7] {
+        let mut from = 0;
+        while from < ticks.len() {
+            let tick = ticks[from] * prime;
+            if window.is_multiple_of(tick) && window / tick >= LEAST_TICKS && !ticks.contains(&tick) {
+                ticks.push(tick);
+            }
+            from += 1;
+        }
+    }
+    ticks.sort_unstable();
+    ticks.into_iter().find(|&tick| enough(tick)).unwrap_or(window / LEAST_TICKS)
+}
+
+fn gcd(mut a: u64, mut b: u64) -> u64 {
+    while b != 0 {
+        (a, b) = (b, a % b);
+    }
+    a
+}

@@ -1,0 +1,265 @@
+//! The one written form of a limit, for code, command line, configuration and HTTP.
+//!
+//! ```text
+//! limit     = amount ("/" | "per") [count] unit { "burst" amount | algorithm }
+//! unit      = "ms" | "s" | "sec" | "second" | "min" | "minute" | "h" | "hour" | "d" | "day" | "w" | "week" (or plural)
+//! algorithm = "token_bucket" | "fixed_window" | "fixed_window_from_first_call" | "sliding_window" | …
+//! ```
+
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+
+use super::{Limit, LimitBuilder, LimitError};
+use crate::algorithm::Algorithm;
+
+const MILLIS: [(&str, u64); 6] =
+    [("day", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1000), ("ms", 1), ("week", 604_800_000)];
+
+impl FromStr for Limit {
+    type Err = LimitError;
+
+    fn from_str(text: &str) -> Result<Self, LimitError> {
+        text.parse::<LimitBuilder>()?.build()
+    }
+}
+
+impl FromStr for LimitBuilder {
+    type Err = LimitError;
+
+    fn from_str(text: &str) -> Result<Self, LimitError> {
+        let mut scan = Scan { text, rest: text };
+        let amount = scan.number("an amount, for example `100/min`")?;
+        if !scan.take("/") && !scan.take("per") {
+            return Err(scan.error("expected `/` or `per` after the amount, for example `100/min`"));
+        }
+        let count = if scan.peek_digit() { scan.number("a number")? } else { 1 };
+        let window = scan.unit(count)?;
+        let mut builder = Limit::builder(amount, window);
+        while !scan.at_end() {
+            scan.extra(&mut builder)?;
+        }
+        Ok(builder)
+    }
+}
+
+impl fmt::Display for Limit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let millis = u64::try_from(self.window().as_millis()).unwrap_or(u64::MAX);
+        let (unit, size) = MILLIS.into_iter().find(|(_, size)| millis.is_multiple_of(*size)).unwrap_or(("ms", 1));
+        match (millis / size, unit) {
+            (1, unit) => write!(f, "{}/{unit}", self.amount())?,
+            (count, "day") => write!(f, "{}/{count}d", self.amount())?,
+            (count, unit) => write!(f, "{}/{count}{unit}", self.amount())?,
+        }
+        if self.capacity() != self.amount() {
+            write!(f, " burst {}", self.capacity())?;
+        }
+        if self.algorithm() != Algorithm::default() {
+            write!(f, " {}", self.algorithm())?;
+        }
+        Ok(())
+    }
+}
+
+/// Where the reading of a text stands.
+struct Scan<'t> {
+    text: &'t str,
+    rest: &'t str,
+}
+
+impl<'t> Scan<'t> {
+    fn error(&self, problem: impl Into<String>) -> LimitError {
+        self.error_at(self.rest, problem)
+    }
+
+    /// `place` is a tail of the text.
+    fn error_at(&self, place: &str, problem: impl Into<String>) -> LimitError {
+        let at = self.text[..self.text.len() - place.len()].chars().count();
+        let shown: String = self.text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect();
+        LimitError::Syntax { text: shown, at, problem: problem.into() }
+    }
+
+    fn skip_space(&mut self) {
+        self.rest = self.rest.trim_start();
+    }
+
+    fn at_end(&mut self) -> bool {
+        self.skip_space();
+        self.rest.is_empty()
+    }
+
+    fn peek_digit(&mut self) -> bool {
+        self.skip_space();
+        self.rest.starts_with(|c: char| c.is_ascii_digit())
+    }
+
+    fn take(&mut self, word: &str) -> bool {
+        self.skip_space();
+        match self.rest.strip_prefix(word) {
+            Some(rest) => {
+                self.rest = rest;
+                true
+            }
+            None => false,
+        }
+    }
+
+    fn word(&mut self) -> &'t str {
+        self.skip_space();
+        let end = self.rest.find(|c: char| !c.is_ascii_alphabetic() && c != '_').unwrap_or(self.rest.len());
+        let (word, rest) = self.rest.split_at(end);
+        self.rest = rest;
+        word
+    }
+
+    fn number(&mut self, what: &str) -> Result<u64, LimitError> {
+        self.skip_space();
+        let start = self.rest;
+        let end = start.find(|c: char| !c.is_ascii_digit()).unwrap_or(start.len());
+        let (digits, rest) = start.split_at(end);
+        if digits.is_empty() {
+            let hint = if start.starts_with('-') { "a limit cannot be negative: expected" } else { "expected" };
+            return Err(self.error(format!("{hint} {what}")));
+        }
+        self.rest = rest;
+        if rest.starts_with(['e', 'E', '.', '_', ',']) {
+            return Err(self.error("write the number in plain digits, for example `1000000000/day`"));
+        }
+        digits.parse().map_err(|_| self.error_at(start, format!("the largest number is {}", Limit::MAX_AMOUNT)))
+    }
+
+    fn unit(&mut self, count: u64) -> Result<Duration, LimitError> {
+        self.skip_space();
+        let start = self.rest;
+        let millis = match self.word() {
+            "ms" | "millisecond" | "milliseconds" => 1,
+            "s" | "sec" | "secs" | "second" | "seconds" => 1000,
+            "m" | "min" | "mins" | "minute" | "minutes" => 60_000,
+            "h" | "hr" | "hour" | "hours" => 3_600_000,
+            "d" | "day" | "days" => 86_400_000,
+            "w" | "week" | "weeks" => 604_800_000,
+            "mo" | "month" | "months" | "y" | "year" | "years" => {
+                return Err(self.error_at(start, "months and years differ in length: say days, for example `30d`"));
+            }
+            _ => {
+                return Err(self.error_at(start, "expected a unit: `ms`, `s`, `min`, `h`, `day` or `week`"));
+            }
+        };
+        if count == 0 {
+            return Err(self.error_at(start, "a window of zero does not work: the shortest is `1ms`"));
+        }
+        let millis = count.checked_mul(millis).filter(|&millis| millis <= 365 * 86_400_000);
+        let millis = millis.ok_or_else(|| self.error_at(start, "the longest window is `365d`"))?;
+        Ok(Duration::from_millis(millis))
+    }
+
+    fn extra(&mut self, builder: &mut LimitBuilder) -> Result<(), LimitError> {
+        let start = self.rest;
+        let word = self.word();
+        if word == "burst" {
+            if builder.burst.is_some() {
+                return Err(self.error_at(start, "`burst` is said twice"));
+            }
+            builder.burst = Some(self.number("the burst, for example `burst 50`")?);
+            return Ok(());
+        }
+        if builder.algorithm.is_some() {
+            return Err(self.error_at(start, "nothing may follow the algorithm but `burst`"));
+        }
+        let algorithm = word.parse::<Algorithm>();
+        builder.algorithm = Some(algorithm.map_err(|error| {
+            let problem =
+                if word.is_empty() { "expected `burst` or an algorithm".to_owned() } else { error.to_string() };
+            self.error_at(start, problem)
+        })?);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn the_written_forms_mean_what_they_say() {
+        for (text, amount, millis, capacity) in [
+            ("100/min", 100, 60_000, 100),
+            ("10/s burst 50", 10, 1000, 50),
+            ("5 per 2h", 5, 7_200_000, 5),
+            ("5 per 2 hours", 5, 7_200_000, 5),
+            ("1000/day", 1000, 86_400_000, 1000),
+            ("3/250ms", 3, 250, 3),
+            ("0/s", 0, 1000, 0),
+            ("  7  /  1  week  ", 7, 604_800_000, 7),
+        ] {
+            let limit: Limit = text.parse().unwrap_or_else(|error| panic!("{error}"));
+            assert_eq!(limit.amount(), amount, "{text}");
+            assert_eq!(limit.window(), Duration::from_millis(millis), "{text}");
+            assert_eq!(limit.capacity(), capacity, "{text}");
+        }
+    }
+
+    #[test]
+    fn errors_point_at_the_character_and_say_what_would_be_right() {
+        for (text, at, problem) in [
+            ("", 0, "expected an amount"),
+            ("0/0s", 3, "a window of zero"),
+            ("5/", 2, "expected a unit"),
+            ("5", 1, "expected `/` or `per`"),
+            ("1e9/day", 1, "plain digits"),
+            ("-3/min", 0, "cannot be negative"),
+            ("1.5/s", 1, "plain digits"),
+            ("5/month", 2, "say days"),
+            ("5/fortnight", 2, "expected a unit"),
+            ("5/min bursts 3", 6, "did you mean"),
+            ("5/min sliding_logs", 6, "did you mean `sliding_log`"),
+            ("5/min burst", 11, "expected the burst"),
+            ("5/min burst 1 burst 2", 14, "twice"),
+            ("5/400d", 5, "the longest window"),
+            ("99999999999999999999/s", 0, "the largest number"),
+            ("5/min, 3/s", 5, "expected `burst` or an algorithm"),
+            ("∞/s", 0, "expected an amount"),
+        ] {
+            match text.parse::<Limit>() {
+                Err(LimitError::Syntax { at: found, problem: said, .. }) => {
+                    assert_eq!(found, at, "{text}: {said}");
+                    assert!(said.contains(problem), "{text}: {said}");
+                }
+                other => panic!("{text}: {other:?}"),
+            }
+        }
+    }
+
+    #[test]
+    fn the_caret_stands_below_the_fault() {
+        let error = "5/fortnight".parse::<Limit>().unwrap_err().to_string();
+        assert!(error.ends_with("\n  5/fortnight\n    ^"), "{error}");
+    }
+
+    proptest! {
+        #[test]
+        fn display_and_from_str_agree(
+            amount in 1..=Limit::MAX_AMOUNT, millis in 1_u64..=365 * 86_400_000, burst in 1..=Limit::MAX_AMOUNT,
+            algorithm in prop::sample::select(Algorithm::ALL.to_vec()),
+        ) {
+            let builder = Limit::builder(amount, Duration::from_millis(millis)).algorithm(algorithm);
+            let limit = builder.clone().build().unwrap();
+            prop_assert_eq!(limit.to_string().parse::<Limit>().unwrap(), limit);
+            if let Ok(limit) = builder.burst(burst).build() {
+                prop_assert_eq!(limit.to_string().parse::<Limit>().unwrap(), limit);
+            }
+        }
+
+        #[test]
+        fn no_text_panics(text in "\\PC{0,40}") {
+            let _ = text.parse::<Limit>().map_err(|error| error.to_string());
+        }
+
+        #[test]
+        fn near_misses_do_not_panic(text in "[0-9]{0,12} ?(/|per)? ?[0-9]{0,3}(ms|s|min|mo|h|d)? ?(burst)? ?[a-z_0-9]{0,12}") {
+            let _ = text.parse::<Limit>().map_err(|error| error.to_string());
+        }
+    }
+}

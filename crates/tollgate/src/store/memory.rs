@@ -1,0 +1,237 @@
+//! The embedded store: states in this process, sharded so that threads do not queue.
+
+mod shard;
+mod table;
+
+use std::hash::{BuildHasher, RandomState};
+use std::sync::PoisonError;
+
+use siphasher::sip128::SipHasher13;
+
+use super::{Store, StoreError};
+use crate::check::Check;
+use crate::clock::{Clock, Timestamp};
+use crate::counter::{CounterError, CounterName, CounterOp, CounterValue};
+use crate::decision::{Decision, Source, Statuses};
+use crate::key::Key;
+use crate::sync::{Mutex, MutexGuard};
+use shard::{Mode, Shard, Step};
+use table::Print;
+
+/// Keeps states in this process. Needs nothing, runs no thread, sweeps what has expired while it works, and never holds
+/// more keys than it was told to.
+///
+/// In memory a key is the 128-bit keyed hash of its parts: all keys have one size, and nobody outside can choose two
+/// that meet.
+#[derive(Debug)]
+pub struct MemoryStore {
+    shards: Box<[Padded]>,
+    hasher: SipHasher13,
+    clock: Clock,
+}
+
+/// A shard on cache lines of its own: neighbours do not slow each other.
+#[derive(Debug)]
+#[repr(align(128))]
+struct Padded(Mutex<Shard>);
+
+/// What happens to keys that are new when the store is full of keys that still count.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Overflow {
+    /// They are denied.
+    Deny,
+    /// For each policy they share this many states between them, chosen by the key: some may be denied for what others
+    /// used, and nobody's limit is reset.
+    Shared(usize),
+}
+
+/// The settings of a [`MemoryStore`].
+#[derive(Debug, Clone)]
+#[must_use = "call `.build()`"]
+pub struct MemoryStoreBuilder {
+    capacity: usize,
+    overflow: Overflow,
+    clock: Option<Clock>,
+    sweep: bool,
+}
+
+impl MemoryStore {
+    /// A store for a million keys on the system's clock.
+    pub fn new() -> Self {
+        Self::builder().build()
+    }
+
+    /// A store with other settings.
+    pub fn builder() -> MemoryStoreBuilder {
+        MemoryStoreBuilder { capacity: 1_000_000, overflow: Overflow::Shared(1024), clock: None, sweep: true }
+    }
+
+    /// The present instant on the store's clock.
+    pub fn now(&self) -> Timestamp {
+        self.clock.now()
+    }
+
+    /// How many states and counters it holds, expired ones that are not swept yet included.
+    pub fn len(&self) -> usize {
+        self.shards.iter().map(|shard| lock(shard).len()).sum()
+    }
+
+    /// Whether it holds nothing.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Charges one check if it fits, at once. The [`Limiter`](crate::Limiter) checks the question first.
+    pub fn check_now(&self, check: &Check<'_>) -> Decision {
+        self.decide_one(check, Mode::Take)
+    }
+
+    fn decide_one(&self, check: &Check<'_>, mode: Mode) -> Decision {
+        let print = self.print(&check.key);
+        let mut shard = lock(self.shard_of(print));
+        // Read under the lock, so that states see instants in the order in which they are decided.
+        let now = self.clock.now();
+        let step = shard.step(print, check, now.as_micros(), mode, 0);
+        drop(shard);
+        decision(Statuses::from(step.status), step.overflowed, now)
+    }
+
+    fn decide_all(&self, checks: &[Check<'_>], mode: Mode) -> Decision {
+        if let [check] = checks {
+            return self.decide_one(check, mode);
+        }
+        let prints: Vec<Print> = checks.iter().map(|check| self.print(&check.key)).collect();
+        let homes: Vec<usize> = prints.iter().map(|print| self.shard_index(*print)).collect();
+        // Locked in order of their index: two calls can never wait for each other.
+        let mut order = homes.clone();
+        order.sort_unstable();
+        order.dedup();
+        let mut guards: Vec<MutexGuard<'_, Shard>> = order.iter().map(|&home| lock(&self.shards[home])).collect();
+        let now = self.clock.now();
+        let mut pass = |mode: Mode| -> Vec<Step> {
+            let asked = checks.iter().zip(&prints).zip(&homes).enumerate();
+            let steps = asked.map(|(earlier, ((check, print), home))| {
+                let guard = order.binary_search(home).map(|at| &mut guards[at]).expect("every home is in the order");
+                guard.step(*print, check, now.as_micros(), mode, earlier)
+            });
+            steps.collect()
+        };
+        let mut steps = pass(if mode == Mode::Take { Mode::Adopt } else { mode });
+        if mode == Mode::Take && steps.iter().all(|step| step.status.allowed()) {
+            steps = pass(Mode::Take);
+        }
+        let overflowed = steps.iter().any(|step| step.overflowed);
+        decision(steps.into_iter().map(|step| step.status).collect(), overflowed, now)
+    }
+
+    fn print(&self, key: &Key<'_>) -> Print {
+        Print::of(&self.hasher, key.policy().as_bytes(), key.subject())
+    }
+
+    fn shard_index(&self, print: Print) -> usize {
+        print.shard(self.shards.len())
+    }
+
+    fn shard_of(&self, print: Print) -> &Padded {
+        &self.shards[self.shard_index(print)]
+    }
+}
+
+fn decision(statuses: Statuses, overflowed: bool, now: Timestamp) -> Decision {
+    let source = if overflowed { Source::Overflow } else { Source::Store };
+    Decision::from_statuses(statuses, source, now)
+}
+
+/// A panic elsewhere leaves a shard whole: every change to it is a single assignment or insertion.
+fn lock(shard: &Padded) -> MutexGuard<'_, Shard> {
+    shard.0.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Default for MemoryStore {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl MemoryStoreBuilder {
+    const MOST_SHARDS: usize = 64;
+    /// Fewer keys than this in a shard, and chance would fill one long before the others.
+    const KEYS_PER_SHARD: usize = 4096;
+
+    /// The most keys it may hold. One million unless said.
+    pub fn capacity(mut self, keys: usize) -> Self {
+        self.capacity = keys.max(1);
+        self
+    }
+
+    /// What happens beyond that. 1024 shared states for each policy unless said.
+    pub fn overflow(mut self, overflow: Overflow) -> Self {
+        self.overflow = overflow;
+        self
+    }
+
+    /// Another clock than the system's.
+    pub fn clock(mut self, clock: impl Into<Clock>) -> Self {
+        self.clock = Some(clock.into());
+        self
+    }
+
+    /// Never drops a state: for tests that compare with a store whose keys do not expire.
+    #[doc(hidden)]
+    pub fn without_sweep(mut self) -> Self {
+        self.sweep = false;
+        self
+    }
+
+    /// The store.
+    pub fn build(self) -> MemoryStore {
+        let count = (self.capacity / Self::KEYS_PER_SHARD).clamp(1, Self::MOST_SHARDS);
+        let count = if count.is_power_of_two() { count } else { count.next_power_of_two() / 2 };
+        let shard = |index: usize| {
+            let capacity = self.capacity / count + usize::from(index < self.capacity % count);
+            let shared = match self.overflow {
+                Overflow::Deny => 0,
+                Overflow::Shared(states) => states.max(1).div_ceil(count),
+            };
+            Padded(Mutex::new(Shard::new(capacity, shared, self.sweep)))
+        };
+        let secret = RandomState::new();
+        MemoryStore {
+            shards: (0..count).map(shard).collect(),
+            hasher: SipHasher13::new_with_keys(secret.hash_one(0), secret.hash_one(1)),
+            clock: self.clock.unwrap_or_default(),
+        }
+    }
+}
+
+impl Store for MemoryStore {
+    async fn check(&self, checks: &[Check<'_>]) -> Result<Decision, StoreError> {
+        Ok(self.decide_all(checks, Mode::Take))
+    }
+
+    async fn peek(&self, checks: &[Check<'_>]) -> Result<Decision, StoreError> {
+        Ok(self.decide_all(checks, Mode::Look))
+    }
+
+    async fn refund(&self, check: &Check<'_>, charged_at: Option<Timestamp>) -> Result<u64, StoreError> {
+        let print = self.print(&check.key);
+        let mut shard = lock(self.shard_of(print));
+        let now = self.clock.now().as_micros();
+        Ok(shard.refund(print, check, now, charged_at.map_or(now, Timestamp::as_micros)))
+    }
+
+    async fn reset(&self, check: &Check<'_>) -> Result<bool, StoreError> {
+        let print = self.print(&check.key);
+        Ok(lock(self.shard_of(print)).reset(print, check.limit.algorithm()))
+    }
+
+    async fn count(&self, name: &CounterName, op: CounterOp) -> Result<CounterValue, CounterError> {
+        let print = Print::of(&self.hasher, b"", name.as_str().as_bytes());
+        let mut shard = lock(self.shard_of(print));
+        let now = self.clock.now().as_micros();
+        shard.count(print, op, now)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,251 @@
+//! One lock's worth of states: finds the state of a check, lets its algorithm decide, keeps the number of keys bounded.
+
+use super::table::{Expires, Print, Table};
+use crate::algorithm::fixed_window::FixedWindow;
+use crate::algorithm::sliding_counter::SlidingCounter;
+use crate::algorithm::sliding_log::SlidingLog;
+use crate::algorithm::sliding_window::SlidingWindow;
+use crate::algorithm::token_bucket::TokenBucket;
+use crate::algorithm::{Algorithm, State};
+use crate::check::Check;
+use crate::counter::{CounterError, CounterOp, CounterValue};
+use crate::decision::Status;
+use crate::store::StoreError;
+use siphasher::sip128::SipHasher13;
+
+/// What a step may change.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Mode {
+    /// Nothing.
+    Look,
+    /// Only a state that was written under other numbers.
+    Adopt,
+    /// The same, and the cost is taken if it is free.
+    Take,
+}
+
+/// What one check got.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Step {
+    pub(super) status: Status,
+    pub(super) overflowed: bool,
+}
+
+#[derive(Debug)]
+pub(super) struct Shard {
+    token_buckets: Table<TokenBucket>,
+    fixed_windows: Table<FixedWindow>,
+    sliding_windows: Table<SlidingWindow>,
+    sliding_counters: Table<SlidingCounter>,
+    sliding_logs: Table<SlidingLog>,
+    counters: Table<Number>,
+    bounds: Bounds,
+}
+
+#[derive(Debug)]
+struct Bounds {
+    /// The most states and counters of this shard.
+    keys: usize,
+    /// How many shared states stand beside them for each policy; zero denies what does not fit.
+    shared: usize,
+    /// How many shared states there are.
+    shared_held: usize,
+    sweep: bool,
+}
+
+#[derive(Debug)]
+struct Number {
+    value: CounterValue,
+    expires_at: Option<u64>,
+}
+
+impl Expires for Number {
+    fn expired(&self, now: u64) -> bool {
+        self.expires_at.is_some_and(|at| at <= now)
+    }
+}
+
+impl<S: State> Expires for S {
+    fn expired(&self, now: u64) -> bool {
+        self.reset_at(self.limit(), now) <= now
+    }
+}
+
+/// Runs `$body` with `$table` bound to the table of the algorithm.
+macro_rules! with_table {
+    ($shard:expr, $algorithm:expr, |$table:ident| $body:expr) => {
+        match $algorithm {
+            Algorithm::TokenBucket => {
+                let $table = &mut $shard.token_buckets;
+                $body
+            }
+            Algorithm::FixedWindow | Algorithm::FixedWindowFromFirstCall => {
+                let $table = &mut $shard.fixed_windows;
+                $body
+            }
+            Algorithm::SlidingWindow => {
+                let $table = &mut $shard.sliding_windows;
+                $body
+            }
+            Algorithm::SlidingCounter => {
+                let $table = &mut $shard.sliding_counters;
+                $body
+            }
+            Algorithm::SlidingLog => {
+                let $table = &mut $shard.sliding_logs;
+                $body
+            }
+        }
+    };
+}
+
+impl Shard {
+    pub(super) fn new(keys: usize, shared: usize, sweep: bool) -> Self {
+        Self {
+            token_buckets: Table::default(),
+            fixed_windows: Table::default(),
+            sliding_windows: Table::default(),
+            sliding_counters: Table::default(),
+            sliding_logs: Table::default(),
+            counters: Table::default(),
+            bounds: Bounds { keys, shared, shared_held: 0, sweep },
+        }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.token_buckets.len()
+            + self.fixed_windows.len()
+            + self.sliding_windows.len()
+            + self.sliding_counters.len()
+            + self.sliding_logs.len()
+            + self.counters.len()
+    }
+
+    /// Decides one check. `earlier` checks of the same call may each add a key before this one does.
+    pub(super) fn step(&mut self, print: Print, check: &Check<'_>, now: u64, mode: Mode, earlier: usize) -> Step {
+        let sweep = self.bounds.sweep;
+        with_table!(self, check.limit.algorithm(), |table| {
+            if sweep && mode != Mode::Look {
+                table.sweep_sometimes(now);
+            }
+            if let Some(state) = table.get_mut(print) {
+                return Step { status: step_known(state, check, now, mode), overflowed: false };
+            }
+        });
+        self.step_new(print, check, now, mode, earlier)
+    }
+
+    #[cold]
+    fn step_new(&mut self, print: Print, check: &Check<'_>, now: u64, mode: Mode, earlier: usize) -> Step {
+        let mut held = self.len() - self.bounds.shared_held + earlier;
+        let bounds = &mut self.bounds;
+        with_table!(self, check.limit.algorithm(), |table| {
+            if bounds.sweep && mode != Mode::Look {
+                let before = table.len();
+                table.sweep(now, if held < bounds.keys { 4 } else { 64 });
+                held -= before - table.len();
+            }
+            if held < bounds.keys {
+                return Step { status: step_unknown(table, print, check, now, mode), overflowed: false };
+            }
+            if bounds.shared == 0 {
+                let full = check.limit.numbers().full;
+                let status = Status::from_parts(check.limit, false, 0, full, full);
+                return Step { status, overflowed: true };
+            }
+            let print = print.shared(&SipHasher13::new(), check.key.policy().as_bytes(), bounds.shared);
+            let status = match table.get_mut(print) {
+                Some(state) => step_known(state, check, now, mode),
+                None => {
+                    let before = table.len();
+                    let status = step_unknown(table, print, check, now, mode);
+                    bounds.shared_held += table.len() - before;
+                    status
+                }
+            };
+            Step { status, overflowed: true }
+        })
+    }
+
+    pub(super) fn refund(&mut self, print: Print, check: &Check<'_>, now: u64, charged_at: u64) -> u64 {
+        with_table!(self, check.limit.algorithm(), |table| {
+            let Some(state) = table.get_mut(print) else {
+                return 0;
+            };
+            if !state.fits(check.limit, now) {
+                state.adopt(check.limit, now);
+            }
+            state.refund(check.limit, now, charged_at, check.cost.get())
+        })
+    }
+
+    pub(super) fn reset(&mut self, print: Print, algorithm: Algorithm) -> bool {
+        with_table!(self, algorithm, |table| table.remove(print).is_some())
+    }
+
+    pub(super) fn count(&mut self, print: Print, op: CounterOp, now: u64) -> Result<CounterValue, CounterError> {
+        if self.bounds.sweep {
+            self.counters.sweep(now, 2);
+        }
+        let found = self.counters.get(print).filter(|number| !number.expired(now));
+        let (value, expires_at) = found.map_or((None, None), |number| (Some(number.value), number.expires_at));
+        let before = value.unwrap_or(CounterValue::Integer(0));
+        let (after, ttl) = match op {
+            CounterOp::Get => return Ok(before),
+            CounterOp::Delete => {
+                self.counters.remove(print);
+                return Ok(before);
+            }
+            CounterOp::Add { delta, ttl } => (before.add(delta)?, ttl),
+            CounterOp::AddFloat { delta, ttl } => (before.add_float(delta)?, ttl),
+        };
+        let created = value.is_none();
+        if created && self.counters.get(print).is_none() && self.len() - self.bounds.shared_held >= self.bounds.keys {
+            return Err(CounterError::Store(StoreError::Refused {
+                reason: "the memory store is full".to_owned(),
+                remedy: "raise its capacity, or let counters expire".to_owned(),
+            }));
+        }
+        let ttl = ttl.map(|ttl| u64::try_from(ttl.as_micros()).unwrap_or(u64::MAX));
+        let expires_at = if created { ttl.map(|ttl| now.saturating_add(ttl)) } else { expires_at };
+        self.counters.insert(print, Number { value: after, expires_at });
+        Ok(after)
+    }
+}
+
+#[inline]
+fn step_known<S: State>(state: &mut S, check: &Check<'_>, now: u64, mode: Mode) -> Status {
+    if !state.fits(check.limit, now) {
+        if mode == Mode::Look {
+            let mut adopted = state.clone();
+            adopted.adopt(check.limit, now);
+            return decide(&mut adopted, check, now, mode);
+        }
+        state.adopt(check.limit, now);
+    }
+    decide(state, check, now, mode)
+}
+
+fn step_unknown<S: State>(table: &mut Table<S>, print: Print, check: &Check<'_>, now: u64, mode: Mode) -> Status {
+    let mut state = S::fresh(check.limit, now);
+    let status = decide(&mut state, check, now, mode);
+    if mode == Mode::Take {
+        table.insert(print, state);
+    }
+    status
+}
+
+#[inline]
+fn decide<S: State>(state: &mut S, check: &Check<'_>, now: u64, mode: Mode) -> Status {
+    let (limit, cost) = (check.limit, check.cost.get());
+    let free = state.free(limit, now);
+    let allowed = free >= cost;
+    let remaining = if allowed && mode == Mode::Take {
+        state.charge(limit, now, cost);
+        free - cost
+    } else {
+        free
+    };
+    let retry_after = if allowed { 0 } else { state.retry_at(limit, now, cost) - now };
+    Status::from_parts(limit, allowed, remaining, retry_after, state.reset_at(limit, now) - now)
+}

@@ -1,2 +1,53 @@
-//! (stub)
-fn main() {}
+//! `cargo xtask <verb>`: everything a developer or CI runs on this repository.
+
+mod bench;
+mod ci;
+mod hygiene;
+mod run;
+mod setup;
+mod test;
+mod twins;
+
+use std::env;
+use std::process::ExitCode;
+
+const HELP: &str = "\
+usage: cargo xtask <verb>
+
+  setup                                 find or install redis-server, valkey-server and a C compiler
+  test [cargo test arguments]           setup, all tests, then the interleaving tests
+  ci                                    fmt, clippy, doc, hygiene, test: what CI runs
+  hygiene                               dependencies, file sizes, forbidden words, links
+  twins --steps N [--algorithm A]       compare memory and Lua over N random steps
+  bench embedded|redis [arguments]      measure, side by side with peers";
+
+fn main() -> ExitCode {
+    let args: Vec<String> = env::args().skip(1).collect();
+    let Some((verb, rest)) = args.split_first() else {
+        eprintln!("{HELP}");
+        return ExitCode::from(2);
+    };
+    let result = match verb.as_str() {
+        "setup" => setup::run().map(|_| ()),
+        "test" => test::run(rest),
+        "ci" => ci::run(),
+        "hygiene" => hygiene::run(),
+        "twins" => twins::run(rest),
+        "bench" => bench::run(rest),
+        "help" | "--help" | "-h" => {
+            println!("{HELP}");
+            Ok(())
+        }
+        unknown => {
+            eprintln!("no verb `{unknown}`\n\n{HELP}");
+            return ExitCode::from(2);
+        }
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("xtask {verb}: {error:#}");
+            run::exit_code(&error)
+        }
+    }
+}

@@ -1,0 +1,17 @@
+//! What CI runs, and nothing else.
+
+use anyhow::Result;
+
+use crate::{hygiene, run, test};
+
+/// Stops at the first step that fails.
+pub fn run() -> Result<()> {
+    run::run(&mut run::cargo(&["fmt", "--all", "--check"]))?;
+    run::run(&mut run::cargo(&["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"]))?;
+    let mut doc = run::cargo(&["doc", "--no-deps", "--workspace"]);
+    run::run(doc.env("RUSTDOCFLAGS", "-D warnings"))?;
+    hygiene::run()?;
+    test::run(&[])?;
+    println!("xtask ci: all green");
+    Ok(())
+}

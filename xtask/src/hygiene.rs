@@ -1,0 +1,51 @@
+//! Rules no tool checks for us: dependencies, words, sizes, links.
+
+mod dependencies;
+mod files;
+mod licence;
+mod links;
+mod text;
+
+use anyhow::{Result, bail};
+
+/// What was found; only `failures` fail.
+#[derive(Debug, Default)]
+pub struct Findings {
+    failures: Vec<String>,
+    warnings: Vec<String>,
+}
+
+impl Findings {
+    fn fail(&mut self, finding: String) {
+        self.failures.push(finding);
+    }
+
+    fn warn(&mut self, finding: String) {
+        self.warnings.push(finding);
+    }
+}
+
+/// Reports everything it finds, not the first only.
+pub fn run() -> Result<()> {
+    eprintln!("\n$ hygiene");
+    let mut findings = Findings::default();
+    dependencies::check(&mut findings)?;
+    let files = files::all()?;
+    for file in &files {
+        text::check(file, &mut findings);
+        links::check(file, &mut findings);
+    }
+    for warning in &findings.warnings {
+        eprintln!("hygiene: warning: {warning}");
+    }
+    for failure in &findings.failures {
+        eprintln!("hygiene: {failure}");
+    }
+    match findings.failures.len() {
+        0 => {
+            eprintln!("hygiene: {} files, clean", files.len());
+            Ok(())
+        }
+        count => bail!("{count} findings"),
+    }
+}

@@ -1,0 +1,57 @@
+//! The text files of the repository.
+
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context, Result};
+
+use crate::run;
+
+/// Built, fetched or kept by git itself.
+const SKIPPED: [&str; 2] = ["target", ".git"];
+
+/// A file, by its path from the root, with forward slashes.
+#[derive(Debug)]
+pub struct TextFile {
+    pub path: String,
+    pub text: String,
+}
+
+impl TextFile {
+    pub fn has_extension(&self, extension: &str) -> bool {
+        Path::new(&self.path).extension().is_some_and(|own| own == extension)
+    }
+
+    /// Whether it is at `crates/<any>/<folder>/…`.
+    pub fn in_crate_folder(&self, folder: &str) -> bool {
+        let mut parts = self.path.split('/');
+        parts.next() == Some("crates") && parts.nth(1) == Some(folder)
+    }
+}
+
+/// Whether git tracks them is not asked: what is about to be committed counts too.
+pub fn all() -> Result<Vec<TextFile>> {
+    let mut files = Vec::new();
+    collect(&run::root(), "", &mut files)?;
+    files.sort_by(|one, other| one.path.cmp(&other.path));
+    Ok(files)
+}
+
+fn collect(folder: &Path, prefix: &str, files: &mut Vec<TextFile>) -> Result<()> {
+    for entry in fs::read_dir(folder)? {
+        let entry = entry?;
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let path = format!("{prefix}{name}");
+        let kind = entry.file_type()?;
+        if kind.is_dir() && !SKIPPED.contains(&name.as_str()) {
+            collect(&entry.path(), &format!("{path}/"), files)?;
+        } else if kind.is_file() {
+            let bytes = fs::read(entry.path()).with_context(|| path.clone())?;
+            // Whatever is not UTF-8 is no text.
+            if let Ok(text) = String::from_utf8(bytes) {
+                files.push(TextFile { path, text });
+            }
+        }
+    }
+    Ok(())
+}

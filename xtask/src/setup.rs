@@ -1,0 +1,118 @@
+//! What the tests need from the machine: found, or installed.
+
+mod apt;
+mod valkey;
+
+use std::env;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+
+use crate::run;
+
+/// Older ones have no `--cluster-port`, which the cluster tests need.
+const REDIS_FLOOR: (u32, u32) = (7, 0);
+const VALKEY_FLOOR: (u32, u32) = (8, 0);
+
+/// What was found, as the tests are told of it.
+#[derive(Debug)]
+pub struct Ready {
+    environment: Vec<(&'static str, String)>,
+    /// What the tests will skip, and why.
+    pub skipped: Vec<String>,
+}
+
+impl Ready {
+    /// Tells a command.
+    pub fn apply(&self, command: &mut Command) {
+        command.envs(self.environment.iter().map(|(name, value)| (name, value)));
+    }
+}
+
+/// Whatever is present already is left as it is.
+pub fn run() -> Result<Ready> {
+    c_compiler().context("a C compiler is needed, for TLS and for the clock shim")?;
+    let redis = redis().context("redis-server is needed")?;
+    let mut ready =
+        Ready { environment: vec![("TOLLGATE_REDIS_SERVER", redis.display().to_string())], skipped: Vec::new() };
+    match valkey() {
+        Ok(path) => {
+            let path = path.display().to_string();
+            ready.environment.push(("TOLLGATE_VALKEY_SERVER", path));
+        }
+        Err(error) if in_ci() => return Err(error.context("valkey-server is needed in CI")),
+        Err(error) => {
+            let reason = format!("no valkey-server: {error:#}");
+            eprintln!("setup: SKIPPING every test on Valkey: {reason}");
+            ready.environment.push(("TOLLGATE_SKIP_VALKEY", reason.clone()));
+            ready.skipped.push(reason);
+        }
+    }
+    Ok(ready)
+}
+
+fn in_ci() -> bool {
+    env::var("CI").is_ok_and(|value| matches!(value.as_str(), "true" | "1"))
+}
+
+fn c_compiler() -> Result<()> {
+    if in_path("cc").is_none() {
+        apt::install(&["gcc", "libc6-dev"])?;
+    }
+    let path = in_path("cc").context("no `cc` in PATH")?;
+    eprintln!("setup: cc, {}", path.display());
+    Ok(())
+}
+
+fn redis() -> Result<PathBuf> {
+    let found = || find("redis-server", "TOLLGATE_REDIS_SERVER");
+    if found()?.is_none() {
+        apt::install(&["redis-server"])?;
+    }
+    let path = found()?.context("installed, yet not in PATH")?;
+    require(&path, "redis-server", REDIS_FLOOR)?;
+    Ok(path)
+}
+
+fn valkey() -> Result<PathBuf> {
+    let found = find("valkey-server", "TOLLGATE_VALKEY_SERVER")?;
+    let path = found.map_or_else(|| valkey::download(&servers()), Ok)?;
+    require(&path, "valkey-server", VALKEY_FLOOR)?;
+    Ok(path)
+}
+
+/// The testkit looks here too, for tests run by plain `cargo test`.
+fn servers() -> PathBuf {
+    run::target().join("servers")
+}
+
+fn find(name: &str, variable: &str) -> Result<Option<PathBuf>> {
+    if let Some(path) = env::var_os(variable).map(PathBuf::from) {
+        if !path.is_file() {
+            bail!("{variable} names {}, which is not a file", path.display());
+        }
+        return Ok(Some(path));
+    }
+    let fetched = servers().join(name);
+    Ok(if fetched.is_file() { Some(fetched) } else { in_path(name) })
+}
+
+fn in_path(name: &str) -> Option<PathBuf> {
+    env::split_paths(&env::var_os("PATH")?).map(|folder| folder.join(name)).find(|path| path.is_file())
+}
+
+fn require(path: &Path, name: &str, floor: (u32, u32)) -> Result<()> {
+    let text = run::output(Command::new(path).arg("--version"))?;
+    let version = text.split_once("v=").map(|(_, rest)| rest);
+    let version = version.and_then(|rest| rest.split_whitespace().next());
+    let version = version.with_context(|| format!("{} says `{text}`", path.display()))?;
+    let mut numbers = version.split('.').map_while(|part| part.parse::<u32>().ok());
+    let have = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
+    let (major, minor) = floor;
+    eprintln!("setup: {name} {version} (at least {major}.{minor}), {}", path.display());
+    if have < floor {
+        bail!("{} is {version}: at least {major}.{minor} is needed", path.display());
+    }
+    Ok(())
+}

@@ -1,0 +1,120 @@
+//! All tests, with everything they need.
+
+use std::env;
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result};
+
+use crate::{run, setup};
+
+/// Arguments go to `cargo test`; with any, the interleaving tests are left out.
+pub fn run(args: &[String]) -> Result<()> {
+    let ready = setup::run()?;
+    let mut tally = Tally::default();
+
+    let mut command = run::cargo(&["test", "--no-fail-fast"]);
+    if !names_a_package(args) {
+        command.arg("--workspace");
+    }
+    command.args(args);
+    ready.apply(&mut command);
+    let mut result = tally.run(&mut command);
+
+    let mut skipped = ready.skipped.clone();
+    let interleavings = run::root().join("crates/tollgate/tests/shuttle.rs");
+    if args.is_empty() && interleavings.exists() {
+        result = result.and(tally.run(&mut shuttle()));
+    } else if args.is_empty() {
+        skipped.push("interleavings: no crates/tollgate/tests/shuttle.rs".to_owned());
+    } else {
+        skipped.push("interleavings: arguments were given".to_owned());
+    }
+
+    let Tally { suites, passed, failed, ignored } = tally;
+    println!("\nxtask test: {passed} passed, {failed} failed, {ignored} ignored, in {suites} suites");
+    for reason in &skipped {
+        println!("xtask test: SKIPPED {reason}");
+    }
+    result
+}
+
+fn names_a_package(args: &[String]) -> bool {
+    let args = args.iter().take_while(|arg| *arg != "--");
+    args.into_iter().any(|arg| arg.starts_with("-p") || arg.starts_with("--package") || arg == "--workspace")
+}
+
+/// Its own target folder: the flag would otherwise rebuild everything, each way.
+fn shuttle() -> Command {
+    let mut flags = env::var("RUSTFLAGS").unwrap_or_default();
+    flags.push_str(" --cfg tollgate_shuttle");
+    let mut command = run::cargo(&["test", "-p", "tollgate", "--test", "shuttle"]);
+    command.env("RUSTFLAGS", flags.trim()).env("CARGO_TARGET_DIR", run::target().join("shuttle"));
+    command
+}
+
+/// The sum of the `test result:` lines.
+#[derive(Debug, Default)]
+struct Tally {
+    suites: u64,
+    passed: u64,
+    failed: u64,
+    ignored: u64,
+}
+
+impl Tally {
+    /// Passes the output through, and counts.
+    fn run(&mut self, command: &mut Command) -> Result<()> {
+        let program = run::announce(command);
+        let mut child = command.stdout(Stdio::piped()).spawn()?;
+        let output = child.stdout.take().context("its output is piped")?;
+        for line in BufReader::new(output).split(b'\n') {
+            let line = line?;
+            let line = String::from_utf8_lossy(&line);
+            println!("{line}");
+            self.count(&line);
+        }
+        run::check(program, child.wait()?)
+    }
+
+    fn count(&mut self, line: &str) {
+        let Some((_, counts)) = line.strip_prefix("test result: ").and_then(|rest| rest.split_once(". ")) else {
+            return;
+        };
+        self.suites += 1;
+        for part in counts.split("; ") {
+            let Some((number, what)) = part.split_once(' ') else {
+                continue;
+            };
+            let number = number.parse::<u64>().unwrap_or(0);
+            match what {
+                "passed" => self.passed += number,
+                "failed" => self.failed += number,
+                "ignored" => self.ignored += number,
+                _ => {}
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_the_closing_lines() {
+        let mut tally = Tally::default();
+        tally.count("test result: ok. 20 passed; 0 failed; 1 ignored; 0 measured; 3 filtered out; finished in 14.94s");
+        tally
+            .count("test result: FAILED. 1 passed; 2 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.00s");
+        tally.count("test proxy::trickle ... ok");
+        assert_eq!((tally.suites, tally.passed, tally.failed, tally.ignored), (2, 21, 2, 1));
+    }
+
+    #[test]
+    fn arguments_of_the_tests_name_no_package() {
+        let args = |text: &str| text.split(' ').map(str::to_owned).collect::<Vec<_>>();
+        assert!(names_a_package(&args("-p tollgate")));
+        assert!(!names_a_package(&args("--test x -- -p")));
+    }
+}

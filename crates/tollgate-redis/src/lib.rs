@@ -1,1 +1,21 @@
-//! (stub)
+//! Tollgate's store over Redis and Valkey: one server, a Sentinel-watched master, or a cluster.
+
+mod store;
+
+mod script;
+
+mod url;
+
+mod fault;
+mod tls;
+mod wire;
+
+mod node;
+
+mod cluster;
+mod sentinel;
+
+mod link;
+
+pub use store::{ConnectError, RedisStore, RedisStoreBuilder};
+pub use url::{StoreUrl, UrlError};

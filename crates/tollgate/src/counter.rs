@@ -92,6 +92,12 @@ pub enum CounterError {
         /// What it holds.
         value: String,
     },
+    /// What is kept under the counter's name is not a number at all.
+    #[error("the counter holds `{value}`, which is no number; delete it")]
+    NotANumber {
+        /// What it holds.
+        value: String,
+    },
     /// The number to add is infinite or not a number.
     #[error("{delta} cannot be added to a counter: it must be finite")]
     NotFinite {
@@ -209,6 +215,18 @@ impl CounterValue {
             return Err(CounterError::Overflow { value: self.to_string(), delta: delta.to_string() });
         }
         Ok(Self::from_f64(sum))
+    }
+
+    /// What a shared store keeps as text.
+    #[doc(hidden)]
+    pub fn from_text(text: &str) -> Result<Self, CounterError> {
+        if let Ok(value) = text.parse() {
+            return Ok(Self::Integer(value));
+        }
+        match text.parse() {
+            Ok(value) if f64::is_finite(value) => Ok(Self::Float(value)),
+            _ => Err(CounterError::NotANumber { value: text.to_owned() }),
+        }
     }
 
     /// A whole number as such, if 17 digits write it: what the shared store keeps as text follows the same rule.

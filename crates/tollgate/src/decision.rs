@@ -49,6 +49,13 @@ impl Status {
         Self { allowed, limit: limit.capacity(), remaining, retry_after: Some(retry_after), reset_after }
     }
 
+    /// The status of a check that was charged and then given back.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn with_given_back(self, units: u64) -> Self {
+        Self { remaining: (self.remaining + units).min(self.limit), ..self }
+    }
+
     /// Denied, and no wait will change that.
     pub(crate) fn never(limit: &Limit) -> Self {
         Self { allowed: false, limit: limit.capacity(), remaining: 0, retry_after: None, reset_after: 0 }

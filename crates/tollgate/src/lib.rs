@@ -28,6 +28,7 @@ mod sync;
 
 mod clock;
 mod counter;
+pub mod history;
 
 pub use algorithm::{Algorithm, UnknownAlgorithm};
 pub use check::{Check, Cost, CostError};

@@ -20,10 +20,11 @@ fn window_of(n: &Numbers, at: u64) -> u64 {
 }
 
 impl FixedWindow {
-    /// Where the window in force begins, and what was used in it.
+    /// Where the window in force begins, and what was used in it. A window whose units were all given back has not
+    /// begun: it could not be told from one that was forgotten.
     fn current(&self, n: &Numbers, now: u64) -> (u64, u64) {
         let held = now.max(self.start);
-        if held - self.start < n.window { (self.start, self.used) } else { (window_of(n, held), 0) }
+        if self.used > 0 && held - self.start < n.window { (self.start, self.used) } else { (window_of(n, held), 0) }
     }
 }
 

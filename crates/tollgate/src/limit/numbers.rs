@@ -28,9 +28,9 @@ pub struct Numbers {
     pub full: u64,
 }
 
-/// Products stay at or below this. Doubles are exact to 2^53; the last bit is left free so that the floor of a
-/// quotient is exact too.
-const MAX_PRODUCT: u64 = 1 << 52;
+/// Products stay at or below this. Doubles are exact to 2^53; two bits are left free so that the sum of two products is
+/// exact, and its quotient rounds down and up exactly too.
+const MAX_PRODUCT: u64 = 1 << 51;
 /// No tick is coarser than the window divided by this.
 const LEAST_TICKS: u64 = 1000;
 const MILLISECOND: u64 = 1000;

@@ -1,0 +1,49 @@
+-- A counter: a number kept as text, so that whole numbers stay exact beyond what a double holds.
+-- KEYS[1]  the counter
+-- ARGV[1]  add, add_float, get or delete
+-- ARGV[2]  what to add
+-- ARGV[3]  milliseconds to live if this call creates it, or an empty string
+-- reply    { what happened: ok, overflow, not_an_integer or not_a_number; the counter's text }
+-- In all cases but ok nothing has changed.
+
+local verb, delta, ttl = ARGV[1], ARGV[2], ARGV[3]
+local value = redis.call('GET', KEYS[1])
+
+local function create(text)
+  if ttl == '' then
+    redis.call('SET', KEYS[1], text)
+  else
+    redis.call('SET', KEYS[1], text, 'PX', ttl)
+  end
+  return { 'ok', text }
+end
+
+if verb == 'get' then return { 'ok', value or '0' } end
+
+if verb == 'delete' then
+  redis.call('UNLINK', KEYS[1])
+  return { 'ok', value or '0' }
+end
+
+if verb == 'add' then
+  if not value then return create(delta) end
+  local sum = redis.pcall('INCRBY', KEYS[1], delta)
+  if type(sum) == 'table' and sum.err then
+    if string.find(sum.err, 'overflow', 1, true) then return { 'overflow', value } end
+    if string.find(sum.err, 'not an integer', 1, true) then return { 'not_an_integer', value } end
+    return sum
+  end
+  -- The sum itself came back as a double; the text is exact.
+  return { 'ok', redis.call('GET', KEYS[1]) }
+end
+
+-- Doubles, as in the memory store: INCRBYFLOAT computes in a wider type and would answer differently.
+local before = tonumber(value or '0')
+if not before or before ~= before then return { 'not_a_number', value } end
+local sum = before + tonumber(delta)
+if sum ~= sum or sum == math.huge or sum == -math.huge then return { 'overflow', value or '0' } end
+if sum == 0 then sum = 0 end
+local text = string.format('%.17g', sum)
+if not value then return create(text) end
+redis.call('SET', KEYS[1], text, 'KEEPTTL')
+return { 'ok', text }

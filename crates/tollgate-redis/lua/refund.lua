@@ -1,0 +1,21 @@
+-- Gives units back, or forgets a state.
+-- KEYS[1]  the state
+-- ARGV[1]  refund or reset
+-- ARGV[2]  the two letters of the twin
+-- ARGV[3]  the units and the numbers of the limit
+-- ARGV[4]  the microsecond of the charge, or an empty string for now
+-- reply    refund: the units given back; reset: 1 if there was a state, 0 if not; a little-endian double
+local time = redis.call('TIME')
+local now = time[1] * 1000000 + time[2]
+local key, kind, packed = KEYS[1], ARGV[2], ARGV[3]
+
+if ARGV[1] == 'reset' then return struct.pack('<d', redis.call('UNLINK', key)) end
+
+local charged_at = tonumber(ARGV[4]) or now
+if kind == 'sl' then return struct.pack('<d', refunds.sl(packed, key, now, charged_at)) end
+
+local value = redis.call('GET', key)
+if not value then return struct.pack('<d', 0) end
+local given, reset_after, changed = refunds[kind](packed, value, now, charged_at)
+redis.call('SET', key, changed, 'PX', string.format('%d', math.ceil(reset_after / 1000) + SLACK))
+return struct.pack('<d', given)

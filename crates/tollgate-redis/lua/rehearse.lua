@@ -1,0 +1,32 @@
+-- Tries every command the other scripts use, in forms that leave nothing behind.
+-- KEYS[1]  a key nobody uses
+-- reply    the names of the commands this user may not run
+
+local key = KEYS[1]
+local refused = {}
+
+local function try(...)
+  local reply = redis.pcall(...)
+  local text = type(reply) == 'table' and reply.err
+  if not text then return true end
+  for _, sign in ipairs({ 'NOPERM', "can't run this command", 'permission' }) do
+    if string.find(text, sign, 1, true) then
+      refused[#refused + 1] = string.lower((...))
+      return false
+    end
+  end
+  return false
+end
+
+try('TIME')
+try('GET', key)
+if try('SET', key, '0', 'PX', '1000') then try('INCRBY', key, '1') end
+try('UNLINK', key)
+try('ZADD', key, 'XX', '1', 'member')
+try('ZRANGE', key, '0', '0')
+try('ZCARD', key)
+try('ZCOUNT', key, '0', '0')
+try('ZREM', key, 'member')
+try('ZREMRANGEBYRANK', key, '0', '0')
+try('PEXPIRE', key, '1000')
+return refused

@@ -1,2 +1,107 @@
-//! (stub)
-fn main() {}
+//! `tollgate`, the command line: parses, dispatches, and turns the outcome into an exit code.
+
+mod cmd;
+
+mod question;
+mod store;
+
+mod output;
+mod plain;
+mod span;
+
+use std::ffi::OsString;
+use std::io::{self, ErrorKind, Write};
+use std::process::ExitCode;
+
+use anyhow::Context;
+use clap::{Parser, Subcommand};
+use tollgate::LimitError;
+
+use cmd::{check, counter, demo, peek, refund, reset};
+use output::Outcome;
+
+/// Rate limits, quotas and atomic counters: try them, look at them, give back, forget.
+#[derive(Debug, Parser)]
+#[command(name = "tollgate", version, max_term_width = 100, after_help = EXAMPLES, disable_help_subcommand = true)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  tollgate demo                                       see what each algorithm admits
+  tollgate check alice --limit 3/min --repeat 5       try a limit
+  tollgate check alice --limit 10/s --limit 100/day   two limits, one decision
+  tollgate counter incr-by visits 5                   count
+
+A limit is written AMOUNT/WINDOW [burst N] [ALGORITHM]:
+  100/min    10/s burst 50    5 per 2h    1000/day sliding_log
+
+Exit codes: 0 allowed or done, 1 denied, 2 error.";
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Demo(demo::Args),
+    Check(check::Args),
+    Peek(peek::Args),
+    Refund(refund::Args),
+    Reset(reset::Args),
+    Counter(counter::Args),
+}
+
+fn main() -> ExitCode {
+    let args: Vec<OsString> = std::env::args_os().collect();
+    let cli = match Cli::try_parse_from(&args) {
+        Ok(cli) => cli,
+        Err(error) => return report_usage(&error, &args),
+    };
+    match run(cli.command) {
+        Ok(Outcome::Allowed) => ExitCode::SUCCESS,
+        Ok(Outcome::Denied) => ExitCode::from(1),
+        Err(error) => {
+            report(&error);
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn run(command: Command) -> anyhow::Result<Outcome> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.context("cannot start: the system refused what the event loop needs")?;
+    let mut out = io::stdout().lock();
+    let outcome = runtime.block_on(async {
+        match command {
+            Command::Demo(args) => demo::run(&args, &mut out),
+            Command::Check(args) => check::run(args, &mut out).await,
+            Command::Peek(args) => peek::run(args, &mut out).await,
+            Command::Refund(args) => refund::run(args, &mut out).await,
+            Command::Reset(args) => reset::run(args, &mut out).await,
+            Command::Counter(args) => counter::run(args, &mut out).await,
+        }
+    })?;
+    out.flush()?;
+    Ok(outcome)
+}
+
+/// Whoever reads our output may stop early (`| head`): that deserves no message.
+fn report(error: &anyhow::Error) {
+    if error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == ErrorKind::BrokenPipe) {
+        return;
+    }
+    let message = format!("{error:#}");
+    // A limit's error draws a caret below the text, which the library has made plain. Nothing else may break the line.
+    let message = if error.is::<LimitError>() { plain::lines(&message) } else { plain::text(&message) };
+    let _ = writeln!(io::stderr(), "error: {message}");
+}
+
+/// The parser repeats what it was given, so on an error it is given plain text instead.
+fn report_usage(error: &clap::Error, args: &[OsString]) -> ExitCode {
+    let plain_args = args.iter().map(|arg| plain::text(&arg.to_string_lossy()));
+    let printed = match Cli::try_parse_from(plain_args) {
+        Err(same) if same.kind() == error.kind() => same.print(),
+        _ => writeln!(io::stderr(), "{}", plain::lines(&error.to_string())),
+    };
+    let failed = error.use_stderr() || printed.is_err();
+    ExitCode::from(if failed { 2 } else { 0 })
+}

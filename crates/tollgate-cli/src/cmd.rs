@@ -1,0 +1,8 @@
+//! The verbs: one file each, with its `Args` and its `run`.
+
+pub(crate) mod check;
+pub(crate) mod counter;
+pub(crate) mod demo;
+pub(crate) mod peek;
+pub(crate) mod refund;
+pub(crate) mod reset;

@@ -1,0 +1,51 @@
+//! `tollgate reset`: forget what was used.
+
+use std::io::Write;
+
+use serde_json::{Value, json};
+use tollgate::Limiter;
+
+use crate::output::{self, Outcome, OutputArgs};
+use crate::plain;
+use crate::question::QuestionArgs;
+use crate::store::StoreArgs;
+
+/// Forget what a subject has used, and say whether there was anything to forget
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    question: QuestionArgs,
+    #[command(flatten)]
+    store: StoreArgs,
+    #[command(flatten)]
+    output: OutputArgs,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  tollgate reset alice --limit 100/min --store redis://127.0.0.1:6379
+
+The limit says which state is meant: each algorithm keeps its own. Exit codes: 0 done, 2 error.";
+
+pub(crate) async fn run(args: Args, out: &mut impl Write) -> anyhow::Result<Outcome> {
+    let question = args.question.into_question()?;
+    let checks = question.checks()?;
+    let limiter = Limiter::new(args.store.open().await?);
+    let mut resets: Vec<Value> = Vec::new();
+    for check in checks {
+        let existed = limiter.reset(check).await?;
+        let policy = check.key.policy();
+        if args.output.json {
+            resets.push(json!({ "policy": policy, "existed": existed }));
+        } else {
+            let said = if existed { "forgotten" } else { "there was nothing to forget" };
+            writeln!(out, "{}: {said}", plain::text(policy))?;
+        }
+    }
+    if args.output.json {
+        output::write_json(out, &json!({ "resets": resets }))?;
+    }
+    limiter.store().note_if_forgotten();
+    Ok(Outcome::Allowed)
+}

@@ -16,7 +16,8 @@ local function fit(value, now, amount, window, aligned)
   if version ~= VERSION then error(CORRUPT) end
   local held = now
   if held < start then held = start end
-  local over = held - start >= old_window
+  -- A window whose units were all given back has not begun: it could not be told from one that was forgotten.
+  local over = used == 0 or held - start >= old_window
   if window == old_window and (aligned == 0 or start % window == 0) and start <= now + window then
     if over then return window_of(held, window, aligned), 0, false end
     return start, used, false
@@ -47,10 +48,11 @@ end
 if refunds then
   refunds.fw = function(packed, value, now, charged_at)
     local units, amount, window, aligned = struct.unpack('<dddd', packed)
-    local start, used = fit(value, now, amount, window, aligned)
+    local start, used, changed = fit(value, now, amount, window, aligned)
     local given = 0
     if charged_at >= start then given = math.min(units, used) end
     used = used - given
-    return given, reset_after(start, used, now, window), struct.pack('<Bddd', VERSION, start, used, window)
+    return given, reset_after(start, used, now, window),
+      (changed or given > 0) and struct.pack('<Bddd', VERSION, start, used, window)
   end
 end

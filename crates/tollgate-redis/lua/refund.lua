@@ -17,5 +17,7 @@ if kind == 'sl' then return struct.pack('<d', refunds.sl(packed, key, now, charg
 local value = redis.call('GET', key)
 if not value then return struct.pack('<d', 0) end
 local given, reset_after, changed = refunds[kind](packed, value, now, charged_at)
-redis.call('SET', key, changed, 'PX', string.format('%d', math.ceil(reset_after / 1000) + SLACK))
+if changed then
+  redis.call('SET', key, changed, 'PX', string.format('%d', math.ceil(reset_after / 1000) + SLACK))
+end
 return struct.pack('<d', given)

@@ -62,7 +62,7 @@ end
 if refunds then
   refunds.sc = function(packed, value, now, charged_at)
     local units, amount, window, tick = struct.unpack('<dddd', packed)
-    local start, previous, current = fit(value, now, amount, window, tick)
+    local start, previous, current, _, changed = fit(value, now, amount, window, tick)
     local given = 0
     if charged_at >= start then
       given = math.min(units, current)
@@ -74,6 +74,6 @@ if refunds then
       given = given + rest
     end
     return given, reset_after(start, previous, current, now, window),
-      struct.pack('<Bddddd', VERSION, start, previous, current, window, tick)
+      (changed or given > 0) and struct.pack('<Bddddd', VERSION, start, previous, current, window, tick)
   end
 end

@@ -47,7 +47,7 @@ local function reset_after(held, cells, spent, now, window, slots)
 end
 
 local function encode(held, cells, spent, window, slots)
-  local newest = held - (cells[#cells - 1] or 0)
+  local newest = #cells > 0 and held - cells[#cells - 1] or 0
   for i = 1, #cells, 2 do cells[i] = (held - cells[i]) % 256 end
   local format = '<BdBd' .. string.rep('BI', #cells / 2 - spent)
   return struct.pack(format, VERSION, window, slots, newest, unpack(cells, 2 * spent + 1))
@@ -83,7 +83,7 @@ end
 if refunds then
   refunds.sw = function(packed, value, now, charged_at)
     local units, amount, window, slots = struct.unpack('<dddd', packed)
-    local held, cells, spent = fit(value, now, amount, window, slots)
+    local held, cells, spent, _, changed = fit(value, now, amount, window, slots)
     local rest = units
     if math.floor(charged_at / (window / slots)) + slots < held then rest = 0 end
     local given = 0
@@ -93,6 +93,6 @@ if refunds then
       given = given + taken
     end
     local reset_after = reset_after(held, cells, spent, now, window, slots)
-    return given, reset_after, encode(held, cells, 0, window, slots)
+    return given, reset_after, (changed or given > 0) and encode(held, cells, 0, window, slots)
   end
 end

@@ -44,10 +44,10 @@ end
 if refunds then
   refunds.tb = function(packed, value, now, charged_at)
     local units, capacity, tick, refill, unit, full = struct.unpack('<dddddd', packed)
-    local at, used = fit(value, now, capacity, tick, refill, unit, full)
+    local at, used, changed = fit(value, now, capacity, tick, refill, unit, full)
     local given = math.min(units, math.ceil(used / unit))
     used = math.max(0, used - given * unit)
     return given, reset_after(at, used, now, tick, refill),
-      struct.pack('<Bddddd', VERSION, at, used, tick, refill, unit)
+      (changed or given > 0) and struct.pack('<Bddddd', VERSION, at, used, tick, refill, unit)
   end
 end

@@ -60,6 +60,7 @@ impl Node {
         deadline: Deadline,
     ) -> Result<Value, Fault> {
         let wire = self.wire(deadline.send_by).await?;
+        let strikes = wire.strikes();
         let first = if importing {
             wire.ask_importing(call.by_digest.clone(), deadline.answer_by).await
         } else {
@@ -74,14 +75,15 @@ impl Node {
             Err(Fault::NoScript) => wire.ask(&call.by_text(), deadline.answer_by).await,
             answered => answered,
         };
-        self.learn(&wire, last)
+        self.learn(&wire, strikes, last)
     }
 
     /// Runs a plain command.
     pub(crate) async fn ask(self: &Arc<Self>, command: &Cmd, deadline: Instant) -> Result<Value, Fault> {
         let wire = self.wire(deadline).await?;
+        let strikes = wire.strikes();
         let reply = wire.ask(command, deadline).await;
-        self.learn(&wire, reply)
+        self.learn(&wire, strikes, reply)
     }
 
     /// Whether a call could be sent at once.
@@ -156,10 +158,10 @@ impl Node {
         attempt
     }
 
-    fn learn(&self, wire: &Arc<Wire>, reply: Result<Value, Fault>) -> Result<Value, Fault> {
+    fn learn(&self, wire: &Arc<Wire>, strikes: u32, reply: Result<Value, Fault>) -> Result<Value, Fault> {
         match &reply {
             Err(Fault::TimedOut(_)) => {
-                if wire.strike() == STRIKES && self.forget(wire) {
+                if wire.strike(strikes) == Some(STRIKES) && self.forget(wire) {
                     let reason = format!("{} left {STRIKES} calls in a row unanswered", self.dial.address);
                     self.opening().fail(Fault::NotSent(reason));
                 }

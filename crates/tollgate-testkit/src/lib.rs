@@ -1,1 +1,27 @@
-//! (stub)
+//! Test support: throwaway Redis and Valkey servers, and ways to hurt them.
+//!
+//! Everything here panics with the reason and the remedy instead of returning errors: a test has nothing better to do.
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "test support: a broken fixture must stop the test")]
+#![allow(clippy::disallowed_methods, reason = "it waits for real processes, in real time")]
+
+mod clock_shim;
+pub mod cluster;
+pub mod conformance;
+pub mod find;
+mod port;
+pub mod proxy;
+pub mod random;
+pub mod resp;
+pub mod sentinel;
+pub mod server;
+mod tls;
+pub mod traces;
+pub mod wait;
+mod watchdog;
+
+pub use cluster::Cluster;
+pub use find::{Flavour, valkey_available};
+pub use proxy::{FaultProxy, Mode};
+pub use resp::{Connection, Reply};
+pub use sentinel::Sentinel;
+pub use server::{Builder, Server};

@@ -1,16 +1,69 @@
-//! (draft)
+//! The embedded store: every property, and what only it promises: bounded memory, sweeping, threads.
+
+#[path = "memory/capacity.rs"]
+mod capacity;
+#[path = "memory/counters.rs"]
+mod counters;
+#[path = "memory/threads.rs"]
+mod threads;
+
 use tollgate::{Algorithm, Limiter, ManualClock, MemoryStore, Timestamp};
+use tollgate_testkit::conformance::{self, MemoryRig};
 use tollgate_testkit::traces::Trace;
 
+const START: Timestamp = Timestamp::from_micros(1_700_000_000_000_000);
+
 #[tokio::test]
-async fn swept_and_unswept() {
-    for algorithm in Algorithm::ALL {
-        for seed in 0..20 {
-        let clock = ManualClock::new(Timestamp::from_micros(0));
-        let one = Limiter::new(MemoryStore::builder().clock(clock.clone()).build());
-        let two = Limiter::new(MemoryStore::builder().clock(clock.clone()).without_sweep().build());
-        let denied = Trace::new(algorithm, seed, 100_000).run((&one, &clock), (&two, &clock)).await;
-        match denied { Ok(n) => println!("{algorithm} {seed} ok, {n} denied"), Err(e) => println!("{algorithm} {e}") }
-        }
+async fn every_property_holds_while_it_sweeps() {
+    for seed in 0..4 {
+        conformance::all(&MemoryRig::swept(), seed, 20_000).await;
+    }
+}
+
+#[tokio::test]
+async fn every_property_holds_without_sweeping() {
+    for seed in 100..104 {
+        conformance::all(&MemoryRig::unswept(), seed, 20_000).await;
+    }
+}
+
+/// Forgetting is invisible: over any trace in which time goes on.
+#[tokio::test]
+async fn swept_and_unswept_are_twins() {
+    for (seed, algorithm) in (7..).zip(Algorithm::ALL) {
+        let clock = ManualClock::new(START);
+        let swept = Limiter::new(MemoryStore::builder().clock(clock.clone()).build());
+        let unswept = Limiter::new(MemoryStore::builder().clock(clock.clone()).without_sweep().build());
+        let ran = Trace::new(algorithm, seed, 150_000).run((&swept, &clock), (&unswept, &clock)).await;
+        let denied = ran.unwrap_or_else(|mismatch| panic!("{mismatch}"));
+        assert!(denied > 15_000, "only {denied} calls of {algorithm} were denied: the trace tries too little");
+        assert!(swept.store().len() < unswept.store().len() / 10, "nothing was swept");
+    }
+}
+
+/// Two stores that hash differently and keep different clocks, which also step back: nothing but the calls counts.
+#[tokio::test]
+async fn two_stores_are_twins_when_time_steps_back() {
+    for (seed, algorithm) in (70..).zip(Algorithm::ALL) {
+        let clocks = [ManualClock::new(START), ManualClock::new(START)];
+        let [one, two] = clocks
+            .each_ref()
+            .map(|clock| Limiter::new(MemoryStore::builder().clock(clock.clone()).without_sweep().build()));
+        let trace = Trace::new(algorithm, seed, 100_000).backward();
+        let ran = trace.run((&one, &clocks[0]), (&two, &clocks[1])).await;
+        assert!(ran.unwrap_or_else(|mismatch| panic!("{mismatch}")) > 10_000);
+    }
+}
+
+/// The trace must be able to fail: a store that forgets is found out when time steps back.
+#[tokio::test]
+async fn a_store_that_differs_is_found() {
+    for (seed, algorithm) in (700..).zip(Algorithm::ALL) {
+        let clock = ManualClock::new(START);
+        let swept = Limiter::new(MemoryStore::builder().clock(clock.clone()).build());
+        let unswept = Limiter::new(MemoryStore::builder().clock(clock.clone()).without_sweep().build());
+        let trace = Trace::new(algorithm, seed, 100_000).backward();
+        let mismatch = trace.run((&swept, &clock), (&unswept, &clock)).await.unwrap_err().to_string();
+        assert!(mismatch.contains(algorithm.name()) && mismatch.contains("one: "), "{mismatch}");
     }
 }

@@ -140,7 +140,8 @@ pub(crate) trait State: Sized + Clone {
     /// Takes `cost`, which must be free.
     fn charge(&mut self, limit: &Limit, now: u64, cost: u64);
 
-    /// Gives back up to `units` of what was charged at `charged_at`; returns how many counted.
+    /// Gives back up to `units` of what was charged at `charged_at`; returns how many counted. If none did, nothing
+    /// changes.
     fn refund(&mut self, limit: &Limit, now: u64, charged_at: u64, units: u64) -> u64;
 
     /// When `cost`, which is not free now, will be.

@@ -87,7 +87,7 @@ impl fmt::Display for UrlError {
             Self::UnescapedPassword => {
                 write!(f, "in a user or password `/` is written %2F, `?` is %3F, `#` is %23 and `@` is %40")
             }
-            Self::Parameter { written, known } if known.is_empty() => {
+            Self::Parameter { written, known: "" } => {
                 write!(f, "unknown parameter `{written}`: this scheme has none")
             }
             Self::Parameter { written, known } => write!(f, "unknown parameter `{written}`: this scheme has {known}"),

@@ -56,11 +56,10 @@ impl State for FixedWindow {
 
     fn refund(&mut self, limit: &Limit, now: u64, charged_at: u64, units: u64) -> u64 {
         let (start, used) = self.current(limit.numbers(), now);
-        if charged_at < start {
-            return 0;
+        let given = if charged_at < start { 0 } else { units.min(used) };
+        if given > 0 {
+            (self.start, self.used) = (start, used - given);
         }
-        let given = units.min(used);
-        (self.start, self.used) = (start, used - given);
         given
     }
 

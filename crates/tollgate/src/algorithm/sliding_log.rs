@@ -1,7 +1,7 @@
 //! Remembers each admitted call. Twin: `tollgate-redis/lua/sliding_log.lua`.
 //!
-//! Each entry carries the running sum of units up to and including its call, so the units of any stretch of the log are
-//! one subtraction and any position is one binary search: no decision walks the log, however long it is.
+//! Each entry carries the running sum of units before and after its call, so the units of any stretch of the log are one
+//! subtraction and any position is one binary search: no decision walks the log, however long it is.
 
 use std::collections::VecDeque;
 
@@ -11,8 +11,6 @@ use crate::limit::{Limit, Numbers};
 /// The admitted calls, oldest first.
 #[derive(Debug, Clone)]
 pub(crate) struct SlidingLog {
-    /// The running sum before the first entry.
-    base: u64,
     calls: VecDeque<Call>,
     limit: Limit,
 }
@@ -20,7 +18,9 @@ pub(crate) struct SlidingLog {
 #[derive(Debug, Clone, Copy)]
 struct Call {
     at: u64,
-    /// Units of all calls up to this one, modulo [`CYCLE`].
+    /// The running sum of units before this call, modulo [`CYCLE`].
+    before: u64,
+    /// The running sum after it.
     sum: u64,
 }
 
@@ -50,19 +50,23 @@ impl SlidingLog {
         self.calls.partition_point(|call| call.at + n.window <= held)
     }
 
-    fn sum_before(&self, index: usize) -> u64 {
-        index.checked_sub(1).map_or(self.base, |previous| self.calls[previous].sum)
+    /// The running sums before the first call that counts and after the last.
+    fn sums(&self, n: &Numbers, held: u64) -> (u64, u64) {
+        match (self.calls.get(self.expired(n, held)), self.newest()) {
+            (Some(first), Some(newest)) => (first.before, newest.sum),
+            _ => (0, 0),
+        }
     }
 
     fn total(&self, n: &Numbers, held: u64) -> u64 {
-        let newest = self.newest().map_or(self.base, |newest| newest.sum);
-        units_between(self.sum_before(self.expired(n, held)), newest)
+        let (before, after) = self.sums(n, held);
+        units_between(before, after)
     }
 }
 
 impl State for SlidingLog {
     fn fresh(limit: &Limit, _now: u64) -> Self {
-        Self { base: 0, calls: VecDeque::new(), limit: limit.clone() }
+        Self { calls: VecDeque::new(), limit: limit.clone() }
     }
 
     fn fits(&self, limit: &Limit, now: u64) -> bool {
@@ -74,7 +78,7 @@ impl State for SlidingLog {
         let units = self.total(self.limit.numbers(), self.held(now)).min(limit.numbers().amount);
         *self = Self::fresh(limit, now);
         if units > 0 {
-            self.calls.push_back(Call { at: now, sum: units });
+            self.calls.push_back(Call { at: now, before: 0, sum: units });
         }
     }
 
@@ -85,17 +89,15 @@ impl State for SlidingLog {
 
     fn charge(&mut self, limit: &Limit, now: u64, cost: u64) {
         let mut held = self.held(now);
-        for _ in 0..self.expired(limit.numbers(), held).min(TRIM) {
-            self.base = self.calls.pop_front().map_or(self.base, |call| call.sum);
-        }
-        let before = self.newest().map_or(self.base, |newest| newest.sum);
+        let before = self.newest().map_or(0, |newest| newest.sum);
         let mut sum = before + cost;
         if sum >= CYCLE {
             // In the sorted set, calls of one instant are ordered by their sums: the one that starts over comes later.
             held += u64::from(self.newest().is_some_and(|newest| newest.at == held));
             sum -= CYCLE;
         }
-        self.calls.push_back(Call { at: held, sum });
+        self.calls.push_back(Call { at: held, before, sum });
+        self.calls.drain(..self.expired(limit.numbers(), held).min(TRIM));
     }
 
     /// The oldest units are given back first: what is left then counts for longest, so a refund never lifts a bound.
@@ -106,18 +108,16 @@ impl State for SlidingLog {
             return 0;
         }
         let expired = self.expired(n, held);
-        let before = self.sum_before(expired);
-        let walked = self.calls.iter().take(expired + REFUND_CALLS).next_back();
+        let (before, _) = self.sums(n, held);
+        let walked = self.calls.iter().take(expired + REFUND_CALLS).skip(expired).next_back();
         let given = units.min(walked.map_or(0, |last| units_between(before, last.sum)));
         if given == 0 {
             return 0;
         }
         let gone = self.calls.range(expired..).take_while(|call| units_between(before, call.sum) <= given).count();
         self.calls.drain(expired..expired + gone);
-        let left_from = (before + given) % CYCLE;
-        match expired.checked_sub(1) {
-            Some(last_expired) => self.calls[last_expired].sum = left_from,
-            None => self.base = left_from,
+        if let Some(first) = self.calls.get_mut(expired) {
+            first.before = (before + given) % CYCLE;
         }
         given
     }
@@ -126,9 +126,8 @@ impl State for SlidingLog {
         let n = limit.numbers();
         let held = self.held(now);
         let needed = self.total(n, held) + cost - n.amount;
-        let expired = self.expired(n, held);
-        let before = self.sum_before(expired);
-        let (mut low, mut high) = (expired, self.calls.len() - 1);
+        let (before, _) = self.sums(n, held);
+        let (mut low, mut high) = (self.expired(n, held), self.calls.len() - 1);
         while low < high {
             let middle = low + (high - low) / 2;
             if units_between(before, self.calls[middle].sum) >= needed {

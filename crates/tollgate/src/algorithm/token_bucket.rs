@@ -58,8 +58,10 @@ impl State for TokenBucket {
         let held = self.held(n, now);
         let used = self.used_at(n, held);
         let given = units.min(used.div_ceil(n.unit));
-        self.used = used.saturating_sub(given * n.unit);
-        self.at = held;
+        if given > 0 {
+            self.used = used.saturating_sub(given * n.unit);
+            self.at = held;
+        }
         given
     }
 

@@ -1,0 +1,190 @@
+//! Was more admitted than the limit allows, in any span?
+
+use std::fmt;
+
+use super::Record;
+use crate::algorithm::Algorithm;
+use crate::clock::Timestamp;
+use crate::limit::{Limit, Numbers};
+
+/// What was admitted, held against the bound of the algorithm.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Bound {
+    /// Units admitted in the whole history.
+    pub admitted: u64,
+    /// The span that came nearest to its bound, or went furthest beyond. `None` if nothing was admitted.
+    pub worst: Option<Span>,
+    /// For each admitted call that broke the bound, the worst span that ends with it.
+    pub violations: Vec<Span>,
+}
+
+/// A stretch of time that ends with an admitted call, what was admitted in it and what may be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Span {
+    /// Its first instant: an admitted call, or the beginning of a window of the wall clock.
+    pub from: Timestamp,
+    /// Its last: an admitted call.
+    pub to: Timestamp,
+    /// Units admitted from `from` to `to`, both included; for [`Rule::Estimate`] the estimate, rounded up.
+    pub admitted: u64,
+    /// The most that may be.
+    pub allowed: u64,
+    /// What is promised about it.
+    pub rule: Rule,
+}
+
+/// What an algorithm promises about a span.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Rule {
+    /// At most the capacity and what was regained since the span began, in whole ticks.
+    Refill,
+    /// At most the amount in one window, of the wall clock or begun by its first call.
+    OneWindow,
+    /// At most the amount in every stretch as long as the window, wherever it begins.
+    AnyWindow,
+    /// The weighted sum of this window and the previous one is at most the amount.
+    Estimate,
+    /// Less than twice the amount in every stretch as long as the window.
+    UnderTwice,
+}
+
+impl Bound {
+    /// Whether every span is within its bound.
+    pub fn holds(&self) -> bool {
+        self.violations.is_empty()
+    }
+}
+
+impl Span {
+    /// How far beyond the bound; negative if within.
+    pub(super) fn excess(&self) -> i128 {
+        i128::from(self.admitted) - i128::from(self.allowed)
+    }
+}
+
+impl fmt::Display for Span {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { from, to, admitted, allowed, rule } = self;
+        let (what, promise) = match rule {
+            Rule::Refill => ("admitted", "the capacity and what was regained"),
+            Rule::OneWindow => ("admitted", "the amount in one window"),
+            Rule::AnyWindow => ("admitted", "the amount in any stretch of one window"),
+            Rule::Estimate => ("estimated", "the amount"),
+            Rule::UnderTwice => ("admitted", "less than twice the amount in any stretch of one window"),
+        };
+        write!(f, "{admitted} {what} from {from} to {to}, where {allowed} is the most: {promise}")
+    }
+}
+
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Admitted {
+    pub(super) at: u64,
+    pub(super) units: u64,
+}
+
+/// Holds the admitted records, given in any order, against the bound of the limit's algorithm over every span.
+///
+/// The records are those of one key under one limit, without refunds, on a clock that did not step back. Answers that
+/// never arrived only make the count smaller: what is found is a violation all the same.
+pub fn bound(limit: &Limit, records: &[Record]) -> Bound {
+    let allowed = records.iter().filter(|record| record.allowed);
+    let mut calls: Vec<Admitted> =
+        allowed.map(|record| Admitted { at: record.decided_at.as_micros(), units: record.cost }).collect();
+    calls.sort_by_key(|call| call.at);
+    let spans = worst_spans(limit.numbers(), &calls);
+    Bound {
+        admitted: calls.iter().map(|call| call.units).sum(),
+        worst: spans.iter().copied().reduce(|a, b| if b.excess() > a.excess() { b } else { a }),
+        violations: spans.into_iter().filter(|span| span.excess() > 0).collect(),
+    }
+}
+
+/// For each call, in order of time, the worst span that ends with it, under each rule of the algorithm.
+pub(super) fn worst_spans(n: &Numbers, calls: &[Admitted]) -> Vec<Span> {
+    match n.algorithm {
+        Algorithm::TokenBucket => refill(n, calls),
+        Algorithm::FixedWindow => one_window(n, calls, |at, _| at - at % n.window),
+        Algorithm::FixedWindowFromFirstCall => {
+            one_window(n, calls, |at, start| start.filter(|start| at - start < n.window).unwrap_or(at))
+        }
+        Algorithm::SlidingWindow | Algorithm::SlidingLog => any_window(n, calls, Rule::AnyWindow, n.amount),
+        Algorithm::SlidingCounter => {
+            let mut spans = estimate(n, calls);
+            spans.extend(any_window(n, calls, Rule::UnderTwice, (2 * n.amount).saturating_sub(1)));
+            spans
+        }
+    }
+}
+
+/// A span from call i to call j is within the bound if `sum(i..=j) * unit <= capacity * unit + (tick_j - tick_i) *
+/// refill`. Told apart by call, that is `(sum(..=j) * unit - tick_j * refill) - (sum(..i) * unit - tick_i * refill) <=
+/// capacity * unit`: the worst i for any j is the one with the least second term so far.
+fn refill(n: &Numbers, calls: &[Admitted]) -> Vec<Span> {
+    let mut least = (i128::MAX, Admitted { at: 0, units: 0 }, 0);
+    let mut sum = 0_u64;
+    let mut spans = Vec::with_capacity(calls.len());
+    for &call in calls {
+        let parts =
+            |sum: u64| i128::from(sum) * i128::from(n.unit) - i128::from(call.at / n.tick) * i128::from(n.refill);
+        if parts(sum) < least.0 {
+            least = (parts(sum), call, sum);
+        }
+        sum += call.units;
+        let (_, first, before) = least;
+        let regained = u128::from(call.at / n.tick - first.at / n.tick) * u128::from(n.refill) / u128::from(n.unit);
+        let allowed = u64::try_from(u128::from(n.capacity) + regained).unwrap_or(u64::MAX);
+        spans.push(span(first.at, call.at, sum - before, allowed, Rule::Refill));
+    }
+    spans
+}
+
+/// `start_of` tells from an instant and the start of the last window where the window of the instant starts.
+fn one_window(n: &Numbers, calls: &[Admitted], start_of: impl Fn(u64, Option<u64>) -> u64) -> Vec<Span> {
+    let (mut window, mut sum) = (None, 0);
+    let totals = calls.iter().map(|call| {
+        let start = start_of(call.at, window);
+        if window.replace(start) != Some(start) {
+            sum = 0;
+        }
+        sum += call.units;
+        span(start, call.at, sum, n.amount, Rule::OneWindow)
+    });
+    totals.collect()
+}
+
+/// The calls in `(at - window, at]` for each call.
+fn any_window(n: &Numbers, calls: &[Admitted], rule: Rule, allowed: u64) -> Vec<Span> {
+    let (mut first, mut sum) = (0, 0);
+    let totals = calls.iter().map(|call| {
+        sum += call.units;
+        while calls[first].at + n.window <= call.at {
+            sum -= calls[first].units;
+            first += 1;
+        }
+        span(calls[first].at, call.at, sum, allowed, rule)
+    });
+    totals.collect()
+}
+
+/// The previous window weighs what is left of it, in whole ticks.
+fn estimate(n: &Numbers, calls: &[Admitted]) -> Vec<Span> {
+    let (mut window, mut previous, mut current) = (0, 0, 0);
+    let estimates = calls.iter().map(|call| {
+        let start = call.at - call.at % n.window;
+        if start != window {
+            previous = if start == window + n.window { current } else { 0 };
+            (window, current) = (start, 0);
+        }
+        current += call.units;
+        let weight = n.ticks() - (call.at - start) / n.tick;
+        let weighted = u128::from(previous) * u128::from(weight);
+        let rounded_up = u64::try_from(weighted.div_ceil(u128::from(n.ticks()))).unwrap_or(u64::MAX);
+        span(start.saturating_sub(n.window), call.at, current.saturating_add(rounded_up), n.amount, Rule::Estimate)
+    });
+    estimates.collect()
+}
+
+pub(super) fn span(from: u64, to: u64, admitted: u64, allowed: u64, rule: Rule) -> Span {
+    Span { from: Timestamp::from_micros(from), to: Timestamp::from_micros(to), admitted, allowed, rule }
+}

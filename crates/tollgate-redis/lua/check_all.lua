@@ -7,33 +7,30 @@
 -- No write comes before the last read: a script that fails has changed nothing.
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
+local twins = {}
+--[[twins]]
 
--- mode is take, look, or adopt to write only a state that was made to fit other numbers.
-local function step(i, mode)
+-- Besides take and look, verb may be adopt: to write only a state that was made to fit other numbers.
+local function step(i, verb)
   local key, packed, kind = KEYS[i], ARGV[2 + i], string.sub(ARGV[2], 2 * i - 1, 2 * i)
-  if kind == 'sl' then return twins.sl(packed, key, now, mode) end
-  local value = redis.call('GET', key)
-  local allowed, remaining, retry_after, reset_after, changed = twins[kind](packed, value, now, mode == 'take')
-  if changed and mode ~= 'look' then
-    redis.call('SET', key, changed, 'PX', string.format('%d', math.ceil(reset_after / 1000) + SLACK))
+  local value = kind ~= 'sl' and redis.call('GET', key)
+  local allowed, remaining, retry_after, reset_after, changed = twins[kind](key, value, packed, now, verb, 0)
+  if changed and kind ~= 'sl' and verb ~= 'look' then
+    redis.call('SET', key, changed, 'PX', string.format('%.0f', math.ceil(reset_after / 1000) + SLACK))
   end
-  return allowed, remaining, retry_after, reset_after, changed
-end
-
-local function status(allowed, remaining, retry_after, reset_after)
-  return struct.pack('<Bddd', allowed and 1 or 0, remaining, retry_after, reset_after)
+  return struct.pack('<Bddd', allowed and 1 or 0, remaining, retry_after, reset_after), allowed, changed
 end
 
 local statuses, adopted, all_allowed = {}, {}, true
 for i = 1, #KEYS do
-  local allowed, remaining, retry_after, reset_after, changed = step(i, 'look')
-  statuses[i], adopted[i] = status(allowed, remaining, retry_after, reset_after), changed
+  local allowed
+  statuses[i], allowed, adopted[i] = step(i, 'look')
   all_allowed = all_allowed and allowed
 end
 if ARGV[1] == 'take' then
   for i = 1, #KEYS do
     if all_allowed then
-      statuses[i] = status(step(i, 'take'))
+      statuses[i] = step(i, 'take')
     elseif adopted[i] then
       step(i, 'adopt')
     end

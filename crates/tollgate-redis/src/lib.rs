@@ -17,5 +17,8 @@ mod sentinel;
 
 mod link;
 
+mod audit;
+
+pub use audit::{Audit, AuditReport, LargeKey, ServerReport, Sweep, Usage};
 pub use store::{ConnectError, RedisStore, RedisStoreBuilder};
 pub use url::{StoreUrl, UrlError};

@@ -57,6 +57,11 @@ impl Script {
         let sha = sha1_smol::Sha1::from(text.as_bytes()).digest().to_string();
         Self { text, sha }
     }
+
+    #[cfg(test)]
+    pub(crate) fn text(&self) -> &str {
+        &self.text
+    }
 }
 
 /// One run of a script, ready to send.
@@ -290,8 +295,9 @@ async fn pause(deadline: Instant) -> bool {
 
 /// One master, over a connection of its own: an operator's scan delays no decision.
 pub(crate) struct Server {
-    node: Arc<Node>,
-    timeout: Duration,
+    pub(crate) node: Arc<Node>,
+    /// For one command, or for several sent at once.
+    pub(crate) timeout: Duration,
 }
 
 impl Server {

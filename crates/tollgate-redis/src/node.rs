@@ -4,7 +4,7 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
 
-use redis::{Cmd, Value};
+use redis::{Cmd, Pipeline, Value};
 use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, timeout_at};
 
@@ -84,6 +84,17 @@ impl Node {
         let strikes = wire.strikes();
         let reply = wire.ask(command, deadline).await;
         self.learn(&wire, strikes, reply)
+    }
+
+    /// Runs plain commands, sent at once; an error reply stays in its place.
+    pub(crate) async fn ask_all(self: &Arc<Self>, commands: &Pipeline, deadline: Instant) -> Result<Vec<Value>, Fault> {
+        let wire = self.wire(deadline).await?;
+        let strikes = wire.strikes();
+        let replies = wire.ask_all(commands, deadline).await;
+        match self.learn(&wire, strikes, replies)? {
+            Value::Array(replies) => Ok(replies),
+            other => Ok(vec![other]),
+        }
     }
 
     /// Whether a call could be sent at once.

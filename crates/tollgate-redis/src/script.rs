@@ -11,22 +11,11 @@ macro_rules! lua {
     };
 }
 
-/// Some twins and a shell: a server builds every function of a script on every call, so each script brings along only
-/// what it needs.
-macro_rules! script {
-    ($refunds:literal, [$($twin:ident),+], $shell:ident) => {
-        concat!(lua!(head), "local refunds = ", $refunds, "\n", $(lua!($twin),)+ lua!($shell))
-    };
-}
-
-macro_rules! all_twins {
-    ($refunds:literal, $shell:ident) => {
-        script!($refunds, [token_bucket, fixed_window, sliding_window, sliding_counter, sliding_log], $shell)
-    };
-}
-
 const CLOCK: &str = "redis.call('TIME')";
-const SLACK: &str = "local SLACK = 1000\n";
+/// Milliseconds a state is kept beyond its end, for the rounding of clocks: a spent state means the same as none.
+const SLACK: u32 = 1000;
+/// What a twin gives back, in order.
+const OUTPUTS: &str = "allowed, remaining, retry_after, reset_after, changed, given";
 
 /// All scripts of a store.
 #[derive(Debug)]
@@ -45,34 +34,31 @@ pub(crate) struct Scripts {
 impl Scripts {
     /// The scripts as shipped, deciding by the server's clock.
     pub(crate) fn new() -> Self {
-        Self::with(str::to_owned)
+        Self::with(SLACK, str::to_owned)
     }
 
     /// For tests: the last two arguments are the seconds and microseconds of a clock that is moved by hand, and since
     /// keys expire by the server's own clock all the same, they get an hour more.
     pub(crate) fn on_manual_clock() -> Self {
-        Self::with(|text| {
-            let moved = text.replace(CLOCK, "{ ARGV[#ARGV - 1], ARGV[#ARGV] }");
-            moved.replace(SLACK, "local SLACK = 3600000\n")
-        })
+        Self::with(3_600_000, |text| text.replace(CLOCK, "{ ARGV[#ARGV - 1], ARGV[#ARGV] }"))
     }
 
-    fn with(finish: impl Fn(&str) -> String) -> Self {
-        let script = |text: &str| Script::new(finish(text));
+    fn with(slack: u32, finish: impl Fn(&str) -> String) -> Self {
+        let script = |text: String| Script::new(finish(&format!("local SLACK = {slack}\n{text}")));
         Self {
-            token_bucket: script(script!("false", [token_bucket], check)),
-            fixed_window: script(script!("false", [fixed_window], check)),
-            sliding_window: script(script!("false", [sliding_window], check)),
-            sliding_counter: script(script!("false", [sliding_counter], check)),
-            sliding_log: script(script!("false", [sliding_log], check)),
-            check_all: script(all_twins!("false", check_all)),
-            refund: script(all_twins!("{}", refund)),
+            token_bucket: script(one(lua!(check), lua!(token_bucket))),
+            fixed_window: script(one(lua!(check), lua!(fixed_window))),
+            sliding_window: script(one(lua!(check), lua!(sliding_window))),
+            sliding_counter: script(one(lua!(check), lua!(sliding_counter))),
+            sliding_log: script(one(lua!(check_log), lua!(sliding_log))),
+            check_all: script(all(lua!(check_all))),
+            refund: script(all(lua!(refund))),
             counter: Script::new(lua!(counter)),
             rehearse: Script::new(lua!(rehearse)),
         }
     }
 
-    /// The script that decides one check.
+    /// The script that charges one check.
     pub(crate) fn check(&self, algorithm: Algorithm) -> &Script {
         match algorithm {
             Algorithm::TokenBucket => &self.token_bucket,
@@ -85,11 +71,36 @@ impl Scripts {
     }
 }
 
+/// One twin in its shell, in line: a server builds every function of a script anew on every call, so the common script
+/// has none.
+fn one(shell: &str, twin: &str) -> String {
+    shell.replace("--[[twin]]", twin)
+}
+
+/// All twins in a shell, as functions by the letters that end a key.
+fn all(shell: &str) -> String {
+    let twins = [
+        (Algorithm::TokenBucket, lua!(token_bucket)),
+        (Algorithm::FixedWindow, lua!(fixed_window)),
+        (Algorithm::SlidingWindow, lua!(sliding_window)),
+        (Algorithm::SlidingCounter, lua!(sliding_counter)),
+        (Algorithm::SlidingLog, lua!(sliding_log)),
+    ];
+    let function = |(algorithm, twin): (Algorithm, &str)| {
+        format!(
+            "twins.{} = function(key, value, packed, now, verb, charged_at)\n\
+             local {OUTPUTS} = false, 0, 0, 0, false, 0\n{twin}return {OUTPUTS}\nend\n",
+            algorithm.kind()
+        )
+    };
+    shell.replace("--[[twins]]", &twins.map(function).concat())
+}
+
 /// A check as its twin reads it: the cost, then the twin's numbers.
 pub(crate) fn pack(check: &Check<'_>) -> Vec<u8> {
     let n = check.limit.numbers();
     let numbers: &[u64] = match n.algorithm {
-        Algorithm::TokenBucket => &[n.capacity, n.tick, n.refill, n.unit, n.full],
+        Algorithm::TokenBucket => &[n.capacity, n.tick, n.refill, n.unit],
         Algorithm::FixedWindow => &[n.amount, n.window, 1],
         Algorithm::FixedWindowFromFirstCall => &[n.amount, n.window, 0],
         Algorithm::SlidingWindow => &[n.amount, n.window, n.slots],
@@ -206,19 +217,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_clock_and_the_slack_are_said_once() {
-        for text in [script!("false", [token_bucket], check), all_twins!("false", check_all), all_twins!("{}", refund)]
-        {
-            assert_eq!(text.matches(CLOCK).count(), 1);
-            assert_eq!(text.matches(SLACK).count(), 1);
-        }
-    }
-
-    #[test]
-    fn the_shipped_scripts_take_no_time_from_the_caller() {
-        for text in [script!("false", [token_bucket], check), all_twins!("false", check_all), all_twins!("{}", refund)]
-        {
-            assert!(!text.contains("ARGV[#ARGV"));
+    fn the_shipped_scripts_decide_by_one_reading_of_the_servers_clock() {
+        let scripts = Scripts::new();
+        let checks = Algorithm::ALL.map(|algorithm| scripts.check(algorithm));
+        for script in checks.into_iter().chain([&scripts.check_all, &scripts.refund]) {
+            assert_eq!(script.text().matches(CLOCK).count(), 1);
+            assert!(!script.text().contains("ARGV[#ARGV"));
+            assert!(!script.text().contains("[[twin"));
         }
     }
 

@@ -32,6 +32,22 @@ pub struct RedisStore {
     clock: Option<ManualClock>,
 }
 
+/// Whether checks are charged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Verb {
+    Take,
+    Look,
+}
+
+impl Verb {
+    fn name(self) -> &'static [u8] {
+        match self {
+            Self::Take => b"take",
+            Self::Look => b"look",
+        }
+    }
+}
+
 /// The settings of a [`RedisStore`].
 #[derive(Debug, Clone)]
 #[must_use = "call `.connect().await`"]
@@ -81,19 +97,19 @@ impl RedisStore {
     }
 
     /// Decides checks that share a slot.
-    async fn decide(&self, verb: &str, checks: &[&Check<'_>]) -> Result<Decision, StoreError> {
-        let keys: Vec<String> = checks.iter().map(|check| self.key(check)).collect();
+    async fn decide(&self, verb: Verb, checks: &[&Check<'_>]) -> Result<Decision, StoreError> {
         let mut args = Vec::with_capacity(4 + checks.len());
-        args.push(verb.as_bytes().to_vec());
-        let script = match checks {
-            [check] => self.scripts.check(check.limit.algorithm()),
+        let script = match (verb, checks) {
+            (Verb::Take, [check]) => self.scripts.check(check.limit.algorithm()),
             _ => {
+                args.push(verb.name().to_vec());
                 args.push(script::kinds(checks));
                 &self.scripts.check_all
             }
         };
         args.extend(checks.iter().map(|check| script::pack(check)));
         args.extend(self.time());
+        let keys: Vec<String> = checks.iter().map(|check| self.key(check)).collect();
         let reply = self.link.run(script, &keys, &args).await?;
         script::read_decision(&reply, checks.iter().map(|check| check.limit))
     }
@@ -128,7 +144,7 @@ impl RedisStore {
         groups.into_iter().map(|(_, group)| group).collect()
     }
 
-    async fn decide_all(&self, verb: &str, checks: &[Check<'_>]) -> Result<Decision, StoreError> {
+    async fn decide_all(&self, verb: Verb, checks: &[Check<'_>]) -> Result<Decision, StoreError> {
         let groups = self.groups(checks);
         if let [group] = groups.as_slice() {
             let group: Vec<&Check<'_>> = group.iter().map(|(_, check)| *check).collect();
@@ -141,7 +157,7 @@ impl RedisStore {
     /// between too much is charged, never too little.
     async fn decide_split(
         &self,
-        verb: &str,
+        verb: Verb,
         count: usize,
         groups: &[Vec<(usize, &Check<'_>)>],
     ) -> Result<Decision, StoreError> {
@@ -161,14 +177,14 @@ impl RedisStore {
             decided_at = decision.decided_at();
             for ((place, check), status) in group.iter().zip(decision.statuses()) {
                 statuses[*place] = Some(*status);
-                if verb == "take" && decision.allowed() {
+                if verb == Verb::Take && decision.allowed() {
                     charged.push((*place, *check, decided_at));
                 }
             }
-            if verb == "take" && !decision.allowed() {
+            if verb == Verb::Take && !decision.allowed() {
                 self.undo(&charged, &mut statuses).await;
                 charged.clear();
-                verb = "look";
+                verb = Verb::Look;
             }
         }
         let statuses = statuses.into_iter().flatten().collect();
@@ -244,10 +260,7 @@ impl RedisStoreBuilder {
     /// Connects, and makes sure that the server can be used.
     pub async fn connect(self) -> Result<RedisStore, ConnectError> {
         let url = StoreUrl::from_str(&self.url)?;
-        let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_./".contains(&byte);
-        if self.prefix.is_empty() || self.prefix.len() > 64 || !self.prefix.bytes().all(plain) {
-            return Err(ConnectError::Prefix { prefix: self.prefix });
-        }
+        check_prefix(&self.prefix)?;
         let scripts = if self.clock.is_some() { Scripts::on_manual_clock() } else { Scripts::new() };
         let link = Link::connect(&url, self.settings).await?;
         let store = RedisStore { link, prefix: self.prefix, scripts, clock: self.clock };
@@ -256,16 +269,25 @@ impl RedisStoreBuilder {
     }
 }
 
+/// Nothing that a pattern, a hash tag or the parts of a key could trip over.
+pub(crate) fn check_prefix(prefix: &str) -> Result<(), ConnectError> {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_./".contains(&byte);
+    if prefix.is_empty() || prefix.len() > 64 || !prefix.bytes().all(plain) {
+        return Err(ConnectError::Prefix { prefix: prefix.to_owned() });
+    }
+    Ok(())
+}
+
 impl Store for RedisStore {
     async fn check(&self, checks: &[Check<'_>]) -> Result<Decision, StoreError> {
         match checks {
-            [check] => self.decide("take", &[check]).await,
-            _ => self.decide_all("take", checks).await,
+            [check] => self.decide(Verb::Take, &[check]).await,
+            _ => self.decide_all(Verb::Take, checks).await,
         }
     }
 
     async fn peek(&self, checks: &[Check<'_>]) -> Result<Decision, StoreError> {
-        self.decide_all("look", checks).await
+        self.decide_all(Verb::Look, checks).await
     }
 
     async fn refund(&self, check: &Check<'_>, charged_at: Option<Timestamp>) -> Result<u64, StoreError> {

@@ -8,7 +8,9 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, Cmd, ErrorKind, ProtocolVersion, PushInfo, RedisConnectionInfo, RedisError, Value};
+use redis::{
+    AsyncConnectionConfig, Cmd, ErrorKind, Pipeline, ProtocolVersion, PushInfo, RedisConnectionInfo, RedisError, Value,
+};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::sync::{Notify, mpsc::UnboundedSender};
@@ -168,6 +170,14 @@ impl Wire {
         let replies = timeout_at(deadline, connection.send_packed_commands(&both, 0, 2)).await;
         let last = replies.ok().map(|replies| replies.map(|mut replies| replies.pop().unwrap_or(Value::Nil)));
         self.judge(last, before)
+    }
+
+    /// Sends commands at once and waits for the array of their answers; an error reply stays in its place.
+    pub(crate) async fn ask_all(&self, commands: &Pipeline, deadline: Instant) -> Result<Value, Fault> {
+        let before = self.written.load(Ordering::Relaxed);
+        let mut connection = self.connection.clone();
+        let replies = timeout_at(deadline, connection.send_packed_commands(commands, 0, commands.len())).await;
+        self.judge(replies.ok().map(|replies| replies.map(Value::Array)), before)
     }
 
     fn judge(&self, reply: Option<Result<Value, RedisError>>, before: u64) -> Result<Value, Fault> {

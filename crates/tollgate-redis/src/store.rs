@@ -225,6 +225,12 @@ fn command_name(value: &Value) -> Option<String> {
     }
 }
 
+impl std::fmt::Debug for RedisStore {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("RedisStore").field("prefix", &self.prefix).finish_non_exhaustive()
+    }
+}
+
 impl RedisStoreBuilder {
     /// What every key begins with. `tollgate` unless said.
     pub fn prefix(mut self, prefix: &str) -> Self {

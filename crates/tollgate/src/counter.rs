@@ -147,7 +147,8 @@ impl<S: Store> Counter<S> {
     /// Takes `delta` off; answers the sum.
     pub async fn decr_by(&self, delta: i64) -> Result<i64, CounterError> {
         let Some(negated) = delta.checked_neg() else {
-            return Err(CounterError::Overflow { value: "it".to_owned(), delta: format!("-({delta})") });
+            let delta = delta.unsigned_abs().to_string();
+            return Err(CounterError::Overflow { value: "the counter".to_owned(), delta });
         };
         self.incr_by(negated).await
     }

@@ -37,7 +37,7 @@ pub use counter::{Counter, CounterError, CounterName, CounterOp, CounterValue};
 pub use decision::{Decision, Source, Status, Statuses};
 pub use key::{Key, KeyError, decode_policy};
 pub use limit::{Limit, LimitBuilder, LimitError};
-pub use limiter::{CheckError, InvalidCheck, Limiter, MAX_CHECKS};
+pub use limiter::{CheckError, InvalidCheck, Limiter, MAX_CHECKS, validate};
 pub use store::{MemoryStore, MemoryStoreBuilder, Overflow, Store, StoreError};
 
 #[doc(hidden)]

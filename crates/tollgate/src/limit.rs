@@ -235,8 +235,8 @@ mod tests {
         assert_eq!(tick("700000/s"), 1);
         assert_eq!(tick("1000/day"), 1);
         assert_eq!(tick("1000000000/365d"), 1);
-        assert_eq!(tick("999983/day"), 20);
-        assert_eq!(tick("1000000000/day sliding_counter"), 19_200);
+        assert_eq!(tick("999983/day"), 40);
+        assert_eq!(tick("1000000000/day sliding_counter"), 38_400);
     }
 
     #[test]

@@ -166,7 +166,8 @@ impl<S> Clone for Limiter<S> {
     }
 }
 
-fn validate(checks: &[Check<'_>]) -> Result<(), InvalidCheck> {
+/// Whether a limiter would ask a store about these checks, for those who want to know before there is a store.
+pub fn validate(checks: &[Check<'_>]) -> Result<(), InvalidCheck> {
     if checks.is_empty() || checks.len() > MAX_CHECKS {
         return Err(InvalidCheck::Count { count: checks.len() });
     }

@@ -15,10 +15,15 @@ pub async fn live_limits_keep_what_was_used<R: Rig>(rig: &R, seed: u64, steps: u
                 scene.stir(&["s"]).await;
             }
             let old = scene.limit.clone();
-            let used = old.capacity() - scene.peek("s", 1).await.remaining();
-            scene.limit = scene.random.other_numbers(&old);
-            let capacity = scene.limit.capacity();
+            let new = scene.random.other_numbers(&old);
+            let before = scene.peek("s", 1).await;
+            let used = old.capacity() - before.remaining();
+            scene.limit = new.clone();
             let left = scene.peek("s", 1).await.remaining();
+            scene.limit = old.clone();
+            scene.must(scene.peek("s", 1).await == before, format_args!("a peek under {new} left a trace"));
+            scene.limit = new;
+            let capacity = scene.limit.capacity();
             let room = capacity.saturating_sub(used);
             scene.must(left <= room, format_args!("{room} should be left after {old} with {used} used, not {left}"));
             // After a first change the limit may remember more than a lower one could show.

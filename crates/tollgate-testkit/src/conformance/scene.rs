@@ -14,7 +14,7 @@ use crate::traces::micros;
 /// Rounds begin in 2001 or soon after; a round ends before 2112, up to which instants are promised to be exact.
 const EARLIEST: u64 = 1_000_000_000_000_000;
 const LATEST: u64 = 4_480_000_000_000_000;
-const TOLD: usize = 60;
+const TOLD: usize = 25;
 
 pub(super) struct Scene<'r, R> {
     pub(super) rig: &'r R,

@@ -75,7 +75,7 @@ impl State for SlidingCounter {
             given = units.min(view.current);
             view.current -= given;
         }
-        if charged_at + n.window >= view.start {
+        if charged_at.saturating_add(n.window) >= view.start {
             let rest = (units - given).min(view.previous);
             view.previous -= rest;
             given += rest;

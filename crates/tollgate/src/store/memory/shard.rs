@@ -10,6 +10,7 @@ use crate::algorithm::{Algorithm, State};
 use crate::check::Check;
 use crate::counter::{CounterError, CounterOp, CounterValue};
 use crate::decision::Status;
+use crate::limit::Limit;
 use crate::store::StoreError;
 use siphasher::sip128::SipHasher13;
 
@@ -29,6 +30,13 @@ pub(super) enum Mode {
 pub(super) struct Step {
     pub(super) status: Status,
     pub(super) overflowed: bool,
+    /// The state it shares with others, if it does.
+    pub(super) shared: Option<Print>,
+}
+
+/// What a new key is told when there is no room for it.
+pub(super) fn no_room(limit: &Limit) -> Status {
+    Status::from_parts(limit, false, 0, limit.numbers().full, limit.numbers().full)
 }
 
 #[derive(Debug)]
@@ -48,8 +56,6 @@ struct Bounds {
     keys: usize,
     /// How many shared states stand beside them for each policy; zero denies what does not fit.
     shared: usize,
-    /// How many shared states there are.
-    shared_held: usize,
     sweep: bool,
 }
 
@@ -108,7 +114,7 @@ impl Shard {
             sliding_counters: Table::default(),
             sliding_logs: Table::default(),
             counters: Table::default(),
-            bounds: Bounds { keys, shared, shared_held: 0, sweep },
+            bounds: Bounds { keys, shared, sweep },
         }
     }
 
@@ -121,6 +127,27 @@ impl Shard {
             + self.counters.len()
     }
 
+    /// How many keys have a state or a counter of their own.
+    fn own(&self) -> usize {
+        self.token_buckets.own()
+            + self.fixed_windows.own()
+            + self.sliding_windows.own()
+            + self.sliding_counters.own()
+            + self.sliding_logs.own()
+            + self.counters.own()
+    }
+
+    /// Makes room for a key that is new, whatever kind the keys are that have expired.
+    fn make_room(&mut self, now: u64) {
+        const BUCKETS: usize = 32;
+        self.token_buckets.sweep(now, BUCKETS);
+        self.fixed_windows.sweep(now, BUCKETS);
+        self.sliding_windows.sweep(now, BUCKETS);
+        self.sliding_counters.sweep(now, BUCKETS);
+        self.sliding_logs.sweep(now, BUCKETS);
+        self.counters.sweep(now, BUCKETS);
+    }
+
     /// Decides one check. `earlier` checks of the same call may each add a key before this one does.
     pub(super) fn step(&mut self, print: Print, check: &Check<'_>, now: u64, mode: Mode, earlier: usize) -> Step {
         let sweep = self.bounds.sweep;
@@ -129,7 +156,7 @@ impl Shard {
                 table.sweep_sometimes(now);
             }
             if let Some(state) = table.get_mut(print) {
-                return Step { status: step_known(state, check, now, mode), overflowed: false };
+                return Step { status: step_known(state, check, now, mode), overflowed: false, shared: None };
             }
         });
         self.step_new(print, check, now, mode, earlier)
@@ -137,34 +164,24 @@ impl Shard {
 
     #[cold]
     fn step_new(&mut self, print: Print, check: &Check<'_>, now: u64, mode: Mode, earlier: usize) -> Step {
-        let mut held = self.len() - self.bounds.shared_held + earlier;
-        let bounds = &mut self.bounds;
-        with_table!(self, check.limit.algorithm(), |table| {
-            if bounds.sweep && mode != Mode::Look {
-                let before = table.len();
-                table.sweep(now, if held < bounds.keys { 4 } else { 64 });
-                held -= before - table.len();
+        if self.bounds.sweep && mode != Mode::Look {
+            with_table!(self, check.limit.algorithm(), |table| table.sweep(now, 4));
+            if self.own() + earlier >= self.bounds.keys {
+                self.make_room(now);
             }
-            if held < bounds.keys {
-                return Step { status: step_unknown(table, print, check, now, mode), overflowed: false };
-            }
-            if bounds.shared == 0 {
-                let full = check.limit.numbers().full;
-                let status = Status::from_parts(check.limit, false, 0, full, full);
-                return Step { status, overflowed: true };
-            }
-            let print = print.shared(&SipHasher13::new(), check.key.policy().as_bytes(), bounds.shared);
-            let status = match table.get_mut(print) {
-                Some(state) => step_known(state, check, now, mode),
-                None => {
-                    let before = table.len();
-                    let status = step_unknown(table, print, check, now, mode);
-                    bounds.shared_held += table.len() - before;
-                    status
-                }
-            };
-            Step { status, overflowed: true }
-        })
+        }
+        let overflowed = self.own() + earlier >= self.bounds.keys;
+        if overflowed && self.bounds.shared == 0 {
+            return Step { status: no_room(check.limit), overflowed, shared: None };
+        }
+        let shared =
+            overflowed.then(|| print.shared(&SipHasher13::new(), check.key.policy().as_bytes(), self.bounds.shared));
+        let print = shared.unwrap_or(print);
+        let status = with_table!(self, check.limit.algorithm(), |table| match table.get_mut(print) {
+            Some(state) => step_known(state, check, now, mode),
+            None => step_unknown(table, print, check, now, mode),
+        });
+        Step { status, overflowed, shared }
     }
 
     pub(super) fn refund(&mut self, print: Print, check: &Check<'_>, now: u64, charged_at: u64) -> u64 {
@@ -200,7 +217,11 @@ impl Shard {
             CounterOp::AddFloat { delta, ttl } => (before.add_float(delta)?, ttl),
         };
         let created = value.is_none();
-        if created && self.counters.get(print).is_none() && self.len() - self.bounds.shared_held >= self.bounds.keys {
+        let new = created && self.counters.get(print).is_none();
+        if new && self.bounds.sweep && self.own() >= self.bounds.keys {
+            self.make_room(now);
+        }
+        if new && self.own() >= self.bounds.keys {
             return Err(CounterError::Store(StoreError::Refused {
                 reason: "the memory store is full".to_owned(),
                 remedy: "raise its capacity, or let counters expire".to_owned(),

@@ -11,6 +11,9 @@ use siphasher::sip128::{Hasher128, SipHasher13};
 pub(super) struct Print([u64; 2]);
 
 impl Print {
+    /// The bit that tells a shared state from a key's own.
+    const SHARED: u64 = 1 << 63;
+
     /// The length of the first part separates the two.
     pub(super) fn of(hasher: &SipHasher13, first: &[u8], second: &[u8]) -> Self {
         const SHORT: usize = 128;
@@ -29,7 +32,7 @@ impl Print {
             hasher.write(second);
             hasher.finish128()
         };
-        Self([hash.h1, hash.h2])
+        Self([hash.h1, hash.h2 & !Self::SHARED])
     }
 
     /// One of `count` shards, a power of two; by other bits than those that find the bucket.
@@ -40,7 +43,12 @@ impl Print {
     /// The state that this key shares with others, one of `count`, for what `first` names.
     pub(super) fn shared(self, hasher: &SipHasher13, first: &[u8], count: usize) -> Self {
         let index = (self.0[1] >> 16) % count as u64;
-        Self::of(hasher, first, &index.to_le_bytes())
+        let Self([h1, h2]) = Self::of(hasher, first, &index.to_le_bytes());
+        Self([h1, h2 | Self::SHARED])
+    }
+
+    fn is_shared(self) -> bool {
+        self.0[1] & Self::SHARED != 0
     }
 }
 
@@ -52,13 +60,15 @@ pub(super) trait Expires {
 #[derive(Debug)]
 pub(super) struct Table<T> {
     entries: HashTable<(Print, T)>,
+    /// How many of the entries are shared.
+    shared: usize,
     cursor: usize,
     steps: u8,
 }
 
 impl<T> Default for Table<T> {
     fn default() -> Self {
-        Self { entries: HashTable::new(), cursor: 0, steps: 0 }
+        Self { entries: HashTable::new(), shared: 0, cursor: 0, steps: 0 }
     }
 }
 
@@ -69,6 +79,11 @@ fn bucket_hash<T>((print, _): &(Print, T)) -> u64 {
 impl<T: Expires> Table<T> {
     pub(super) fn len(&self) -> usize {
         self.entries.len()
+    }
+
+    /// How many entries are keys' own.
+    pub(super) fn own(&self) -> usize {
+        self.entries.len() - self.shared
     }
 
     pub(super) fn get(&self, print: Print) -> Option<&T> {
@@ -82,12 +97,16 @@ impl<T: Expires> Table<T> {
     pub(super) fn insert(&mut self, print: Print, value: T) {
         match self.entries.entry(print.0[0], |(other, _)| *other == print, bucket_hash) {
             Entry::Occupied(mut occupied) => occupied.get_mut().1 = value,
-            Entry::Vacant(vacant) => drop(vacant.insert((print, value))),
+            Entry::Vacant(vacant) => {
+                vacant.insert((print, value));
+                self.shared += usize::from(print.is_shared());
+            }
         }
     }
 
     pub(super) fn remove(&mut self, print: Print) -> Option<T> {
         let found = self.entries.find_entry(print.0[0], |(other, _)| *other == print).ok()?;
+        self.shared -= usize::from(print.is_shared());
         Some(found.remove().0.1)
     }
 
@@ -99,7 +118,8 @@ impl<T: Expires> Table<T> {
             if let Ok(found) = self.entries.get_bucket_entry(self.cursor)
                 && found.get().1.expired(now)
             {
-                found.remove();
+                let ((print, _), _) = found.remove();
+                self.shared -= usize::from(print.is_shared());
             }
         }
         if count > 64 && self.entries.len() < count / 8 {

@@ -4,7 +4,7 @@
 -- ARGV[2]      the two letters of each check's twin
 -- ARGV[2 + i]  check i: its cost and the numbers of its limit
 -- reply        now, then for each check allowed (1 byte), remaining, retry_after, reset_after; as in check.lua
--- No write comes before the last read: a script that fails has changed nothing.
+-- Every state is read and judged before the first write: a state that cannot be read stops the script unchanged.
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
 local twins = {}

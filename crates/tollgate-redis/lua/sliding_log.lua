@@ -49,7 +49,7 @@ if changed and verb ~= 'look' then
   redis.call('UNLINK', key)
   if total > 0 then
     redis.call('ZADD', key, string.format('%.0f', now), struct.pack('>I7I7I4I5', now, 0, total, window / 1000))
-    redis.call('PEXPIRE', key, string.format('%.0f', window / 1000 + SLACK))
+    redis.call('PEXPIRE', key, string.format('%.0f', 2 * window / 1000 + SLACK))
   end
 end
 

@@ -18,9 +18,15 @@ if value then
     and used <= whole and (old_at <= now or old_at - now <= (whole + -whole % refill) / refill * tick) then
     at = held
   else
-    local units = (used + -used % old_unit) / old_unit
-    if units > capacity then units = capacity end
-    used, changed = units * unit, true
+    -- Whole units stay what they are; a rest is converted in doubles, and rounded up by enough to cover their error.
+    local rest = used % old_unit
+    local whole_units = (used - rest) / old_unit
+    if rest > 0 then
+      rest = math.floor(rest / old_unit * unit) + 2
+      if rest > unit then rest = unit end
+    end
+    used, changed = whole, true
+    if whole_units < capacity then used = whole_units * unit + rest end
   end
 end
 

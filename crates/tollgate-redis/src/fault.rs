@@ -36,8 +36,8 @@ pub(crate) enum Fault {
 }
 
 /// The commands our scripts run: what to allow when the server does not name the one it refused.
-const SCRIPT_COMMANDS: &str = "+time +get +set (and for sliding_log and concurrency +zadd +zcard +zrange +zrem \
-                               +zremrangebyscore +pexpire)";
+const SCRIPT_COMMANDS: &str = "+time +get +set +unlink (for sliding_log also +zadd +zcard +zcount +zrange +zrem \
+                               +zremrangebyrank +pexpire, for counters +incrby)";
 
 impl Fault {
     /// What an error reply means.

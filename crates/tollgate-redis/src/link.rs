@@ -140,7 +140,7 @@ impl Link {
         };
         let topology = match &url.place {
             Place::Single(address) => {
-                let node = Node::new(dial(address), None);
+                let node = Node::new(Dial { master_only: true, ..dial(address) }, None);
                 // A little more than the attempt itself may take, so that its own words are heard.
                 let patience = Instant::now() + settings.connect_timeout + Duration::from_millis(100);
                 node.wire(patience).await.map_err(|fault| fault.into_store_error(address))?;
@@ -179,7 +179,8 @@ impl Link {
             return Ok(permit);
         }
         match timeout_at(until, self.permits.acquire()).await {
-            Ok(Ok(permit)) => Ok(permit),
+            // A free place is seen before the time is: on a stalled machine both come at once, too late to send.
+            Ok(Ok(permit)) if Instant::now() < until => Ok(permit),
             _ => Err(StoreError::Overloaded { in_flight: self.settings.in_flight }),
         }
     }
@@ -266,9 +267,13 @@ impl Link {
         }
     }
 
+    pub(crate) fn is_cluster(&self) -> bool {
+        matches!(self.topology, Topology::Cluster(_))
+    }
+
     /// Whether one script may take both keys.
     pub(crate) fn same_slot(&self, a: &[u8], b: &[u8]) -> bool {
-        !matches!(self.topology, Topology::Cluster(_)) || slot_of(a) == slot_of(b)
+        !self.is_cluster() || slot_of(a) == slot_of(b)
     }
 
     /// Every master, for the plain commands of operators.

@@ -162,7 +162,8 @@ impl RedisStore {
         groups: &[Vec<(usize, &Check<'_>)>],
     ) -> Result<Decision, StoreError> {
         let mut statuses: Vec<Option<Status>> = vec![None; count];
-        let mut decided_at = Timestamp::from_micros(0);
+        // Each group is decided by the clock of its own server; the earliest is the one no refund can profit from.
+        let mut decided_at: Option<Timestamp> = None;
         let mut charged: Vec<(usize, &Check<'_>, Timestamp)> = Vec::new();
         let mut verb = verb;
         for group in groups {
@@ -174,11 +175,12 @@ impl RedisStore {
                     return Err(error);
                 }
             };
-            decided_at = decision.decided_at();
+            let at = decision.decided_at();
+            decided_at = Some(decided_at.map_or(at, |earliest| earliest.min(at)));
             for ((place, check), status) in group.iter().zip(decision.statuses()) {
                 statuses[*place] = Some(*status);
                 if verb == Verb::Take && decision.allowed() {
-                    charged.push((*place, *check, decided_at));
+                    charged.push((*place, *check, at));
                 }
             }
             if verb == Verb::Take && !decision.allowed() {
@@ -188,6 +190,7 @@ impl RedisStore {
             }
         }
         let statuses = statuses.into_iter().flatten().collect();
+        let decided_at = decided_at.unwrap_or(Timestamp::from_micros(0));
         Ok(Decision::from_statuses(statuses, Source::Store, decided_at).into_split())
     }
 
@@ -203,7 +206,16 @@ impl RedisStore {
 
     /// Finds out now, by name, which commands the server does not let us run, and not on the first call that needs one.
     async fn rehearse(&self) -> Result<(), StoreError> {
-        let key = Key::new("rehearsal", "rehearsal").map_err(|error| corrupt(&error.to_string()))?;
+        // In a cluster every server has rights of its own; as many keys as this are likely to meet all of them.
+        let keys = if self.link.is_cluster() { 16 } else { 1 };
+        for key in 0..keys {
+            self.rehearse_at(&key.to_string()).await?;
+        }
+        Ok(())
+    }
+
+    async fn rehearse_at(&self, subject: &str) -> Result<(), StoreError> {
+        let key = Key::new("rehearsal", subject).map_err(|error| corrupt(&error.to_string()))?;
         let no_args: [&str; 0] = [];
         let reply = self.link.run(&self.scripts.rehearse, &[key.encode(&self.prefix, "r")], &no_args).await?;
         let Value::Array(refused) = reply else { return Err(corrupt(&format!("it answered {reply:?}"))) };
@@ -305,7 +317,8 @@ impl Store for RedisStore {
     }
 
     async fn count(&self, name: &CounterName, op: CounterOp) -> Result<CounterValue, CounterError> {
-        let millis = |ttl: Option<Duration>| ttl.map_or(String::new(), |ttl| ttl.as_millis().max(1).to_string());
+        let millis =
+            |ttl: Option<Duration>| ttl.map_or(String::new(), |ttl| ttl.as_micros().div_ceil(1000).to_string());
         let (verb, delta, ttl) = match op {
             CounterOp::Add { delta, ttl } => ("add", delta.to_string(), millis(ttl)),
             CounterOp::AddFloat { delta, ttl } => ("add_float", format!("{delta:e}"), millis(ttl)),
@@ -322,10 +335,16 @@ impl Store for RedisStore {
             },
             _ => return Err(corrupt(&format!("it answered {reply:?}")).into()),
         };
+        // In the words of the embedded store, which writes fractions its own way.
+        let told = || match CounterValue::from_text(&text) {
+            Ok(CounterValue::Float(value)) => value.to_string(),
+            _ => text.to_string(),
+        };
+        let delta = if let CounterOp::AddFloat { delta, .. } = op { delta.to_string() } else { delta };
         match outcome.as_slice() {
             b"ok" => CounterValue::from_text(&text),
-            b"overflow" => Err(CounterError::Overflow { value: text.into_owned(), delta }),
-            b"not_an_integer" => Err(CounterError::NotAnInteger { value: text.into_owned() }),
+            b"overflow" => Err(CounterError::Overflow { value: told(), delta }),
+            b"not_an_integer" => Err(CounterError::NotAnInteger { value: told() }),
             b"not_a_number" => Err(CounterError::NotANumber { value: text.into_owned() }),
             _ => Err(corrupt(&format!("it answered {reply:?}")).into()),
         }

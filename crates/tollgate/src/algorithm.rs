@@ -131,7 +131,7 @@ pub(crate) trait State: Sized + Clone {
     /// not gone back by more than the limit takes to forget.
     fn fits(&self, limit: &Limit, now: u64) -> bool;
 
-    /// Makes a state that does not fit one that does: what was used stays used, counted in whole units, and as of now.
+    /// Makes a state that does not fit one that does: what was used stays used, as of now.
     fn adopt(&mut self, limit: &Limit, now: u64);
 
     /// Units that can be had now.

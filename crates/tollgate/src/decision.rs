@@ -106,7 +106,8 @@ impl Decision {
         Self { split: true, ..self }
     }
 
-    /// Whether the call may proceed. If not, nothing was charged.
+    /// Whether the call may proceed. If not, nothing was charged, or in a [`split`](Self::split) decision all of it was
+    /// given back.
     pub fn allowed(&self) -> bool {
         self.statuses.iter().all(Status::allowed)
     }

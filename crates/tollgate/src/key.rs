@@ -84,7 +84,7 @@ impl<'a> Key<'a> {
     }
 }
 
-/// The policy and kind of an encoded key, for those who list a store; `None` if the text is not such a key.
+/// The policy, as it is written there, and the kind of an encoded key, for those who list a store; `None` if the text is not such a key.
 pub fn decode_policy<'k>(encoded: &'k str, prefix: &str) -> Option<(&'k str, &'k str)> {
     let rest = encoded.strip_prefix(prefix)?.strip_prefix(":{")?;
     let (_, rest) = rest.split_once("}:")?;

@@ -99,7 +99,8 @@ impl<S: Store> Limiter<S> {
         self.check_all(&[check]).await
     }
 
-    /// Charges all checks if all of them fit, and none otherwise, as of one instant.
+    /// Charges all checks if all of them fit, and none otherwise, as of one instant. (Checks of different subjects in a
+    /// cluster are charged one after the other; the decision then says that it was [`split`](Decision::split).)
     pub async fn check_all(&self, checks: &[Check<'_>]) -> Result<Decision, CheckError> {
         validate(checks)?;
         if checks.iter().any(|check| check.limit.amount() == 0) {
@@ -119,9 +120,10 @@ impl<S: Store> Limiter<S> {
 
     /// Gives back the cost of a check that was charged, and answers how many units counted.
     ///
-    /// `charged_at` is the [`decided_at`](Decision::decided_at) of the decision that charged it; units that have
-    /// stopped counting since are not given back. Without it, the units are taken to be charged just now. A refund
-    /// never creates a state and never lifts one above its capacity.
+    /// `charged_at` is the [`decided_at`](Decision::decided_at) of the decision that charged it: a window or a log gives
+    /// back nothing that has stopped counting since. Without it, the units are taken to be charged just now. A token
+    /// bucket, which keeps no history, gives back whatever is missing. A refund never creates a state and never lifts
+    /// one above its capacity; each unit given back can be used once more.
     pub async fn refund(&self, check: Check<'_>, charged_at: Option<Timestamp>) -> Result<u64, CheckError> {
         if check.limit.amount() == 0 {
             return Ok(0);

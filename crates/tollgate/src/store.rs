@@ -67,7 +67,8 @@ pub enum StoreError {
         /// What to change.
         remedy: String,
     },
-    /// The store holds or answers something Tollgate did not write. Nothing was charged.
+    /// The store holds or answers something Tollgate did not write, or stopped half way. Whether the call was charged is
+    /// unknown.
     Corrupt {
         /// What was found.
         reason: String,

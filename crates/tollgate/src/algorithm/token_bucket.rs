@@ -23,6 +23,15 @@ impl TokenBucket {
     }
 }
 
+/// Less than a unit in other parts: converted in doubles, as the twin does, and rounded up by enough to cover their error.
+#[expect(clippy::cast_precision_loss, clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "below 2^51")]
+fn convert(rest: u64, old_unit: u64, unit: u64) -> u64 {
+    match rest {
+        0 => 0,
+        _ => ((rest as f64 / old_unit as f64 * unit as f64).floor() as u64 + 2).min(unit),
+    }
+}
+
 impl State for TokenBucket {
     fn fresh(limit: &Limit, now: u64) -> Self {
         Self { at: now - now % limit.numbers().tick, used: 0, limit: limit.clone() }
@@ -35,10 +44,12 @@ impl State for TokenBucket {
     }
 
     fn adopt(&mut self, limit: &Limit, now: u64) {
-        let old = self.limit.numbers();
-        let units = self.used_at(old, self.held(old, now)).div_ceil(old.unit);
-        let n = limit.numbers();
-        *self = Self { used: units.min(n.capacity) * n.unit, ..Self::fresh(limit, now) };
+        let (n, old) = (limit.numbers(), self.limit.numbers());
+        let used = self.used_at(old, self.held(old, now));
+        let (units, rest) = (used / old.unit, used % old.unit);
+        let used =
+            if units < n.capacity { units * n.unit + convert(rest, old.unit, n.unit) } else { n.capacity * n.unit };
+        *self = Self { used, ..Self::fresh(limit, now) };
     }
 
     fn free(&self, limit: &Limit, now: u64) -> u64 {

@@ -41,7 +41,7 @@ pub enum Overflow {
     /// They are denied.
     Deny,
     /// For each policy they share this many states between them, chosen by the key: some may be denied for what others
-    /// used, and nobody's limit is reset.
+    /// used, and no state that still counts is dropped. A key that finds room later starts afresh.
     Shared(usize),
 }
 

@@ -1,8 +1,10 @@
 //! The verbs: one file each, with its `Args` and its `run`.
 
+pub(crate) mod audit;
 pub(crate) mod check;
 pub(crate) mod counter;
 pub(crate) mod demo;
 pub(crate) mod peek;
 pub(crate) mod refund;
 pub(crate) mod reset;
+pub(crate) mod verify;

@@ -6,8 +6,11 @@ mod question;
 mod store;
 
 mod output;
+mod paint;
 mod plain;
+mod progress;
 mod span;
+mod table;
 
 use std::ffi::OsString;
 use std::io::{self, ErrorKind, Write};
@@ -17,10 +20,10 @@ use anyhow::Context;
 use clap::{Parser, Subcommand};
 use tollgate::LimitError;
 
-use cmd::{check, counter, demo, peek, refund, reset};
+use cmd::{audit, check, counter, demo, peek, refund, reset, verify};
 use output::Outcome;
 
-/// Rate limits, quotas and atomic counters: try them, look at them, give back, forget.
+/// Rate limits, quotas and atomic counters: try them, prove them, look after them.
 #[derive(Debug, Parser)]
 #[command(name = "tollgate", version, max_term_width = 100, after_help = EXAMPLES, disable_help_subcommand = true)]
 struct Cli {
@@ -34,6 +37,8 @@ Examples:
   tollgate check alice --limit 3/min --repeat 5       try a limit
   tollgate check alice --limit 10/s --limit 100/day   two limits, one decision
   tollgate counter incr-by visits 5                   count
+  tollgate verify --store redis://127.0.0.1:6379      prove the limits on your own server
+  tollgate audit --store redis://127.0.0.1:6379       look through what it holds
 
 A limit is written AMOUNT/WINDOW [burst N] [ALGORITHM]:
   100/min    10/s burst 50    5 per 2h    1000/day sliding_log
@@ -48,6 +53,10 @@ enum Command {
     Refund(refund::Args),
     Reset(reset::Args),
     Counter(counter::Args),
+    Verify(verify::Args),
+    #[command(hide = true)]
+    VerifyWorker(verify::worker::Args),
+    Audit(audit::Args),
 }
 
 fn main() -> ExitCode {
@@ -78,6 +87,9 @@ fn run(command: Command) -> anyhow::Result<Outcome> {
             Command::Refund(args) => refund::run(args, &mut out).await,
             Command::Reset(args) => reset::run(args, &mut out).await,
             Command::Counter(args) => counter::run(args, &mut out).await,
+            Command::Verify(args) => verify::run(args, &mut out).await,
+            Command::VerifyWorker(args) => verify::worker::run(args, &mut out).await,
+            Command::Audit(args) => audit::run(args, &mut out).await,
         }
     })?;
     out.flush()?;

@@ -1,4 +1,4 @@
-//! Colours, if the terminal wants them. The picture says the same without.
+//! Colours, if the terminal wants them. The text says the same without.
 
 use std::io::IsTerminal;
 
@@ -29,6 +29,16 @@ impl Paint {
 
     pub(crate) fn refused(self, text: &str) -> String {
         self.wrap("2;31", text)
+    }
+
+    /// What is as promised.
+    pub(crate) fn good(self, text: &str) -> String {
+        self.wrap("32", text)
+    }
+
+    /// What is not.
+    pub(crate) fn bad(self, text: &str) -> String {
+        self.wrap("1;31", text)
     }
 
     /// What went over the limit.

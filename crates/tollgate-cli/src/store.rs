@@ -3,11 +3,10 @@
 use std::io::{self, Write};
 use std::time::Duration;
 
-use anyhow::Context;
 use tollgate::{
     Check, CounterError, CounterName, CounterOp, CounterValue, Decision, MemoryStore, Store, StoreError, Timestamp,
 };
-use tollgate_redis::RedisStore;
+use tollgate_redis::{ConnectError, RedisStore};
 
 /// Where the states are kept.
 #[derive(Debug, clap::Args)]
@@ -19,6 +18,11 @@ pub(crate) struct StoreArgs {
 }
 
 impl StoreArgs {
+    /// The URL of the server, unless states live in this process.
+    pub(crate) fn url(&self) -> Option<&str> {
+        (self.store != AnyStore::MEMORY).then_some(self.store.as_str())
+    }
+
     /// Opens the store.
     pub(crate) async fn open(&self) -> anyhow::Result<AnyStore> {
         AnyStore::open(&self.store).await
@@ -55,8 +59,16 @@ impl AnyStore {
         if url == Self::MEMORY {
             return Ok(Self::Memory(MemoryStore::new()));
         }
-        let store = RedisStore::builder(url).deadline(PATIENCE).connect().await;
-        Ok(Self::Redis(Box::new(store.context("--store")?)))
+        Ok(Self::Redis(Box::new(Self::redis(url, "tollgate").await?)))
+    }
+
+    /// The store on a server, its keys beginning with `prefix`.
+    pub(crate) async fn redis(url: &str, prefix: &str) -> anyhow::Result<RedisStore> {
+        let store = RedisStore::builder(url).prefix(prefix).deadline(PATIENCE).connect().await;
+        store.map_err(|error| match error {
+            ConnectError::Prefix { .. } => anyhow::Error::from(error).context("--prefix"),
+            error => anyhow::Error::from(error).context("--store"),
+        })
     }
 }
 

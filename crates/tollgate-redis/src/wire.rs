@@ -150,7 +150,12 @@ impl Wire {
         if role == b"master" {
             return Ok(());
         }
-        Err(Fault::NotSent(format!("{} is a {}, not the master", self.address, String::from_utf8_lossy(role))))
+        let role = if role == b"slave" { "replica".into() } else { String::from_utf8_lossy(role) };
+        Err(Fault::NotSent(format!(
+            "{} is a {role}, not the master: write the address of the master, or of sentinels that know it \
+             (redis+sentinel://host:26379/master-name)",
+            self.address
+        )))
     }
 
     /// Sends one command and waits for its answer. An error reply is a [`Fault`].

@@ -1,6 +1,5 @@
 //! `tollgate demo`: the same traffic through every algorithm, side by side.
 
-mod paint;
 mod picture;
 mod traffic;
 mod trial;
@@ -11,8 +10,8 @@ use anyhow::{bail, ensure};
 use tollgate::{Algorithm, Limit, LimitBuilder};
 
 use crate::output::Outcome;
+use crate::paint::Paint;
 use crate::span;
-use paint::Paint;
 use traffic::Traffic;
 use trial::Trial;
 

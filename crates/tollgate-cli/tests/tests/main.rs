@@ -1,10 +1,13 @@
 //! The binary as its users meet it: arguments in; text, JSON and exit codes out.
 
+mod audit;
 mod bad_input;
 mod check;
 mod counter;
 mod demo;
 mod shared;
+mod trouble;
+mod verify;
 
 use std::ffi::OsStr;
 use std::process::{Command, Output};
@@ -37,7 +40,7 @@ fn ran(output: Output) -> Ran {
 
 #[test]
 fn help_and_version_are_answers_not_errors() {
-    let verbs = ["demo", "check", "peek", "refund", "reset", "counter"];
+    let verbs = ["demo", "check", "peek", "refund", "reset", "counter", "verify", "audit"];
     let help = run(["--help"]);
     assert_eq!((help.code, help.stderr.as_str()), (0, ""));
     for verb in verbs {

@@ -21,7 +21,7 @@ impl Sweep {
         Ok(Self { prefix: prefix.to_owned(), policy: None, repair: None, most: u64::MAX })
     }
 
-    /// Only the policies whose name begins so.
+    /// Only the policies whose name, as written in the key, begins so.
     pub fn policies(mut self, name: &str) -> Self {
         self.policy = Some(name.to_owned());
         self

@@ -3,9 +3,9 @@
 use std::io::{self, Write};
 use std::time::Duration;
 
-use super::paint::Paint;
 use super::traffic::{SLOTS, Traffic, WINDOWS};
 use super::trial::Trial;
+use crate::paint::Paint;
 use crate::span;
 
 /// Lower blocks of one to eight eighths.

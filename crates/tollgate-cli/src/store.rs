@@ -15,6 +15,9 @@ pub(crate) struct StoreArgs {
     // A URL may hold a password, so its value stays out of the help.
     #[arg(long, value_name = "URL", env = "TOLLGATE_STORE", hide_env_values = true, default_value = AnyStore::MEMORY)]
     pub(crate) store: String,
+    /// What the keys on a server begin with
+    #[arg(long, value_name = "PREFIX", env = "TOLLGATE_PREFIX", default_value = "tollgate")]
+    pub(crate) prefix: String,
 }
 
 impl StoreArgs {
@@ -25,7 +28,10 @@ impl StoreArgs {
 
     /// Opens the store.
     pub(crate) async fn open(&self) -> anyhow::Result<AnyStore> {
-        AnyStore::open(&self.store).await
+        Ok(match self.url() {
+            None => AnyStore::Memory(MemoryStore::new()),
+            Some(url) => AnyStore::Redis(Box::new(AnyStore::redis(url, &self.prefix).await?)),
+        })
     }
 }
 
@@ -53,13 +59,6 @@ impl AnyStore {
             }
             Self::Redis(_) => {}
         }
-    }
-
-    async fn open(url: &str) -> anyhow::Result<Self> {
-        if url == Self::MEMORY {
-            return Ok(Self::Memory(MemoryStore::new()));
-        }
-        Ok(Self::Redis(Box::new(Self::redis(url, "tollgate").await?)))
     }
 
     /// The store on a server, its keys beginning with `prefix`.

@@ -19,9 +19,6 @@ use crate::{plain, span};
 pub(crate) struct Args {
     #[command(flatten)]
     store: StoreArgs,
-    /// What the keys begin with
-    #[arg(long, value_name = "PREFIX", default_value = "tollgate")]
-    prefix: String,
     /// Give keys that would never expire an end; lasting counters and keys of others are left alone
     #[arg(long)]
     repair: bool,
@@ -48,7 +45,7 @@ pub(crate) async fn run(args: Args, out: &mut impl Write) -> anyhow::Result<Outc
     let Some(url) = args.store.url() else {
         bail!("there is nothing to audit in the embedded store: name a server with --store redis://127.0.0.1:6379");
     };
-    let mut sweep = Sweep::of(&args.prefix).context("--prefix")?;
+    let mut sweep = Sweep::of(&args.store.prefix).context("--prefix")?;
     if args.repair {
         let ttl = span::parse(&args.ttl).context("--ttl")?;
         ensure!(!ttl.is_zero(), "--ttl 0 would delete what it repairs: use at least 1s");
@@ -59,7 +56,7 @@ pub(crate) async fn run(args: Args, out: &mut impl Write) -> anyhow::Result<Outc
     let report = audit.run(&sweep, |keys| progress.show(|| format!("{} seen", table::count(keys, "key")))).await?;
     drop(progress);
     if args.output.json {
-        output::write_json(out, &to_json(&args.prefix, &report))?;
+        output::write_json(out, &to_json(&args.store.prefix, &report))?;
     } else {
         write_text(out, &args, &report)?;
     }
@@ -68,7 +65,8 @@ pub(crate) async fn run(args: Args, out: &mut impl Write) -> anyhow::Result<Outc
 
 fn write_text(out: &mut impl Write, args: &Args, report: &AuditReport) -> anyhow::Result<()> {
     let paint = Paint::for_stdout();
-    let seen = format!("{} under {}:*, {}", table::count(report.keys, "key"), args.prefix, table::bytes(report.bytes));
+    let seen =
+        format!("{} under {}:*, {}", table::count(report.keys, "key"), args.store.prefix, table::bytes(report.bytes));
     writeln!(out, "{}\n", paint.title(&seen))?;
     write_servers(out, &report.servers, paint)?;
     write_usage(out, report, paint)?;

@@ -38,6 +38,7 @@ Exit codes: 0 allowed, 1 denied (nothing was charged), 2 error.";
 pub(crate) async fn run(args: Args, out: &mut impl Write) -> anyhow::Result<Outcome> {
     let question = args.question.with_cost(&args.cost)?;
     let (checks, policies) = (question.checks()?, question.policies());
+    tollgate::validate(&checks)?;
     let Some(repeat) = args.repeat else {
         let limiter = Limiter::new(args.store.open().await?);
         let decision = limiter.check_all(&checks).await?;

@@ -32,6 +32,7 @@ Exit codes: 0 it would be allowed, 1 it would be denied, 2 error.";
 pub(crate) async fn run(args: Args, out: &mut impl Write) -> anyhow::Result<Outcome> {
     let question = args.question.with_cost(&args.cost)?;
     let checks = question.checks()?;
+    tollgate::validate(&checks)?;
     let limiter = Limiter::new(args.store.open().await?);
     let decision = limiter.peek(&checks).await?;
     output::write_decision(out, &args.output, &question.policies(), &decision)?;

@@ -32,9 +32,6 @@ use scene::Scene;
 pub(crate) struct Args {
     #[command(flatten)]
     store: StoreArgs,
-    /// What the keys begin with; set it where an ACL allows another prefix only
-    #[arg(long, value_name = "PREFIX", default_value = "tollgate")]
-    prefix: String,
     /// One algorithm, or `all` and two limits at once
     #[arg(short, long, value_name = "NAME", default_value = "all")]
     algorithm: String,
@@ -79,7 +76,7 @@ pub(crate) async fn run(args: Args, out: &mut impl Write) -> anyhow::Result<Outc
         let Some(url) = args.store.url() else {
             bail!("the recipes are written for a server: name one with --store redis://127.0.0.1:6379");
         };
-        return recipes::run(url, &args.prefix, &args.output, out).await;
+        return recipes::run(url, &args.store.prefix, &args.output, out).await;
     }
     let algorithm = match args.algorithm.as_str() {
         "all" => None,
@@ -136,11 +133,11 @@ impl<'a> Stage<'a> {
         let Some(url) = args.store.url() else {
             return Ok(Self { place: Place::Memory(Limiter::new(MemoryStore::new())), servers: Vec::new() });
         };
-        let store = AnyStore::redis(url, &args.prefix).await?;
+        let store = AnyStore::redis(url, &args.store.prefix).await?;
         let audit = Audit::connect(url).await.context("--store")?;
         // Who may not ask for INFO is told so below, where it matters.
         let servers = audit.servers().await.unwrap_or_default();
-        let place = Place::Server { url, prefix: &args.prefix, audit, limiter: Limiter::new(store) };
+        let place = Place::Server { url, prefix: &args.store.prefix, audit, limiter: Limiter::new(store) };
         Ok(Self { place, servers })
     }
 

@@ -5,6 +5,7 @@ mod bad_input;
 mod check;
 mod counter;
 mod demo;
+mod readme;
 mod shared;
 mod trouble;
 mod verify;

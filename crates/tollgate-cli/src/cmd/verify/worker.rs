@@ -23,8 +23,6 @@ pub(crate) struct Args {
     #[command(flatten)]
     store: StoreArgs,
     #[arg(long)]
-    prefix: String,
-    #[arg(long)]
     scene: String,
     #[arg(long)]
     window_ms: u64,
@@ -44,7 +42,7 @@ const PIECE: usize = 4096;
 pub(crate) async fn run(args: Args, out: &mut impl Write) -> anyhow::Result<Outcome> {
     let url = args.store.url().context("a worker needs a server")?;
     let scene = Arc::new(Scene::new(&args.scene, Duration::from_millis(args.window_ms))?);
-    let limiter = Limiter::new(AnyStore::redis(url, &args.prefix).await?);
+    let limiter = Limiter::new(AnyStore::redis(url, &args.store.prefix).await?);
     let begin = leash();
     say(out, &[Entry::Ready])?;
     if begin.await.is_err() {

@@ -26,8 +26,9 @@ pub(crate) fn all() -> Vec<Recipe> {
             flaw: "the admitted calls of the same millisecond are removed along with them",
             limits: &["5/min sliding_log"],
             code: Code::Script(
+                // The millisecond is the caller's, as it usually is: so all calls of the drive have the same.
                 "local t = redis.call('TIME')
-                 local now = t[1] * 1000 + math.floor(t[2] / 1000)
+                 local now = math.floor(ARGV[6] / 1000)
                  redis.call('ZREMRANGEBYSCORE', KEYS[1], 0, now - ARGV[2])
                  redis.call('ZADD', KEYS[1], now, ARGV[4])
                  redis.call('PEXPIRE', KEYS[1], ARGV[2])
@@ -43,8 +44,9 @@ pub(crate) fn all() -> Vec<Recipe> {
             flaw: "all calls of one millisecond are one member and count once",
             limits: &["5/min sliding_log"],
             code: Code::Script(
+                // The millisecond is the caller's, as it usually is: so all calls of the drive have the same.
                 "local t = redis.call('TIME')
-                 local now = t[1] * 1000 + math.floor(t[2] / 1000)
+                 local now = math.floor(ARGV[6] / 1000)
                  redis.call('ZREMRANGEBYSCORE', KEYS[1], 0, now - ARGV[2])
                  local allowed = redis.call('ZCARD', KEYS[1]) < tonumber(ARGV[1])
                  if allowed then

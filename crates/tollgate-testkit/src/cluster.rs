@@ -80,7 +80,8 @@ impl Cluster {
         &self.nodes
     }
 
-    /// Waits until every live node calls the cluster ok and they all name the same owners.
+    /// Waits until every live node calls the cluster ok and they all name the same owners and epochs. (A node that takes
+    /// a slot over before it has heard of the last epoch would claim it with one that others do not believe.)
     ///
     /// # Panics
     /// When that does not come.
@@ -91,7 +92,7 @@ impl Cluster {
                 if cluster_info(node, "cluster_state")? != "ok" {
                     return None;
                 }
-                let seen = self.owners(node)?;
+                let seen = (self.owners(node)?, self.epochs(node)?);
                 if owners.get_or_insert_with(|| seen.clone()) != &seen {
                     return None;
                 }
@@ -219,6 +220,17 @@ impl Cluster {
                 && node.info("role").as_deref() == Some("slave")
                 && node.info("master_port").as_deref() == Some(port.as_str())
         })
+    }
+
+    /// The epoch of each live node's configuration.
+    fn epochs(&self, node: &Server) -> Option<Vec<String>> {
+        let nodes = node.try_command(&["CLUSTER", "NODES"]).ok()?.text();
+        let alive = self.ids.iter().zip(&self.nodes).filter(|(_, node)| node.is_alive());
+        let epoch = |id: &str| {
+            let line = nodes.lines().find(|line| line.starts_with(id))?;
+            line.split(' ').nth(6).map(str::to_owned)
+        };
+        alive.map(|(id, _)| epoch(id)).collect()
     }
 
     /// Slot ranges with the index of their master, in order.

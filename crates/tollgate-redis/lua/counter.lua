@@ -38,8 +38,12 @@ if verb == 'add' then
 end
 
 -- Doubles, as in the memory store: INCRBYFLOAT computes in a wider type and would answer differently.
-local before = tonumber(value or '0')
-if not before or before ~= before then return { 'not_a_number', value } end
+local before = 0
+if value then
+  -- Decimal numbers only: tonumber alone would take more.
+  before = string.find(value, '^[-+]?%d*%.?%d+[eE]?[-+]?%d*$') and tonumber(value)
+  if not before or before == math.huge or before == -math.huge then return { 'not_a_number', value } end
+end
 local sum = before + tonumber(delta)
 if sum ~= sum or sum == math.huge or sum == -math.huge then return { 'overflow', value or '0' } end
 if sum == 0 then sum = 0 end

@@ -8,7 +8,10 @@ local cost, amount, window, aligned = struct.unpack('<dddd', packed)
 local start, used = now, 0
 if value then
   local version, old_start, old_used, old_window = struct.unpack('<Bddd', value)
-  if version ~= 1 then error('TOLLGATE_CORRUPT') end
+  if version ~= 1 or #value ~= 25
+    or not (old_start >= 0 and old_start < 2 ^ 53 and old_used >= 0 and old_window >= 1) then
+    error('TOLLGATE_CORRUPT')
+  end
   local held = now
   if held < old_start then held = old_start end
   -- A window whose units were all given back has not begun: it could not be told from one that was forgotten.

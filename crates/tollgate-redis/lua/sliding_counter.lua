@@ -9,7 +9,10 @@ local ticks = window / tick
 local start, previous, current, into = now - now % window, 0, 0, now % window
 if value then
   local version, old_start, old_previous, old_current, old_window, old_tick = struct.unpack('<Bddddd', value)
-  if version ~= 1 then error('TOLLGATE_CORRUPT') end
+  if version ~= 1 or #value ~= 41 or not (old_start >= 0 and old_start < 2 ^ 53 and old_previous >= 0
+    and old_current >= 0 and old_window >= 1 and old_tick >= 1) then
+    error('TOLLGATE_CORRUPT')
+  end
   local held = now
   if held < old_start then held = old_start end
   local latest = held - held % old_window

@@ -11,7 +11,10 @@ local slot = window / slots
 local held, cells, spent, total = (now - now % slot) / slot, {}, 0, 0
 if value then
   local version, old_window, old_slots, newest = struct.unpack('<BdBd', value)
-  if version ~= 1 then error('TOLLGATE_CORRUPT') end
+  if version ~= 1 or (#value - 18) % 5 ~= 0
+    or not (old_window >= 1 and old_slots >= 1 and newest >= 0 and newest < 2 ^ 53) then
+    error('TOLLGATE_CORRUPT')
+  end
   local old_slot = old_window / old_slots
   local old_held = (now - now % old_slot) / old_slot
   if old_held < newest then old_held = newest end

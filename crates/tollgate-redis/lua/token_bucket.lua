@@ -8,7 +8,10 @@ local whole = capacity * unit
 local at, used = now - now % tick, 0
 if value then
   local version, old_at, old_used, old_tick, old_refill, old_unit = struct.unpack('<Bddddd', value)
-  if version ~= 1 then error('TOLLGATE_CORRUPT') end
+  if version ~= 1 or #value ~= 41
+    or not (old_at >= 0 and old_at < 2 ^ 53 and old_used >= 0 and old_tick >= 1 and old_refill >= 1 and old_unit >= 1) then
+    error('TOLLGATE_CORRUPT')
+  end
   -- The last tick at or before now, unless the state is already later.
   local held = now - now % old_tick
   if held < old_at then held = old_at end

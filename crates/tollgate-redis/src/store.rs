@@ -110,7 +110,7 @@ impl RedisStore {
         args.extend(checks.iter().map(|check| script::pack(check)));
         args.extend(self.time());
         let keys: Vec<String> = checks.iter().map(|check| self.key(check)).collect();
-        let reply = self.link.run(script, &keys, &args).await?;
+        let reply = self.link.run(script, &keys, &args).await.map_err(|error| naming(error, &keys))?;
         script::read_decision(&reply, checks.iter().map(|check| check.limit))
     }
 
@@ -123,7 +123,9 @@ impl RedisStore {
         let kind = script::kinds(&[check]);
         let mut args = vec![verb.as_bytes().to_vec(), kind, script::pack(check), charged_at.into_bytes()];
         args.extend(self.time());
-        script::read_number(&self.link.run(&self.scripts.refund, &[self.key(check)], &args).await?)
+        let keys = [self.key(check)];
+        let reply = self.link.run(&self.scripts.refund, &keys, &args).await.map_err(|error| naming(error, &keys))?;
+        script::read_number(&reply)
     }
 
     /// What the scripts of the tests take for the time.
@@ -227,6 +229,17 @@ impl RedisStore {
             reason: "this user may not run some commands of the scripts".to_owned(),
             remedy: format!("add to its ACL: {}", missing.join(" ")),
         })
+    }
+}
+
+/// Says which keys to look at when a script could not read what it found.
+fn naming(error: StoreError, keys: &[String]) -> StoreError {
+    match error {
+        StoreError::Corrupt { reason } => {
+            let keys = keys.join(", ");
+            corrupt(&format!("{reason} (look at {keys}: `reset` forgets a state, or delete the key)"))
+        }
+        other => other,
     }
 }
 
@@ -342,6 +355,8 @@ impl Store for RedisStore {
         };
         let delta = if let CounterOp::AddFloat { delta, .. } = op { delta.to_string() } else { delta };
         match outcome.as_slice() {
+            // What is gone need not have been a number.
+            b"ok" if op == CounterOp::Delete => Ok(CounterValue::from_text(&text).unwrap_or(CounterValue::Integer(0))),
             b"ok" => CounterValue::from_text(&text),
             b"overflow" => Err(CounterError::Overflow { value: told(), delta }),
             b"not_an_integer" => Err(CounterError::NotAnInteger { value: told() }),

@@ -47,7 +47,14 @@ impl Clock {
         Self(Source::System(Arc::new(SystemTicks::start())))
     }
 
+    /// Whether it moves by itself.
+    #[inline]
+    pub(crate) fn runs(&self) -> bool {
+        matches!(self.0, Source::System(_))
+    }
+
     /// The present instant.
+    #[inline]
     pub fn now(&self) -> Timestamp {
         match &self.0 {
             Source::System(ticks) => ticks.now(),
@@ -114,13 +121,19 @@ impl SystemTicks {
         Self { counter, start, offset: AtomicU64::new(wall_micros()), synced_at: AtomicU64::new(0) }
     }
 
+    #[inline]
     fn now(&self) -> Timestamp {
         let counted = self.counter.delta_as_nanos(self.start, self.counter.raw()) / 1000;
         if counted.saturating_sub(self.synced_at.load(Ordering::Relaxed)) >= Self::SYNC_EVERY {
-            self.synced_at.store(counted, Ordering::Relaxed);
-            self.offset.store(wall_micros().saturating_sub(counted), Ordering::Relaxed);
+            self.sync(counted);
         }
         Timestamp(counted + self.offset.load(Ordering::Relaxed))
+    }
+
+    #[cold]
+    fn sync(&self, counted: u64) {
+        self.synced_at.store(counted, Ordering::Relaxed);
+        self.offset.store(wall_micros().saturating_sub(counted), Ordering::Relaxed);
     }
 }
 

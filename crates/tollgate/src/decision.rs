@@ -7,14 +7,19 @@ use crate::clock::Timestamp;
 use crate::limit::Limit;
 
 /// The answer to one check.
+///
+/// Small, because it is copied on its way out: no amount is above 10^9, and durations are microseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Status {
-    allowed: bool,
-    limit: u64,
-    remaining: u64,
-    retry_after: Option<u64>,
+    retry_after: u64,
     reset_after: u64,
+    limit: u32,
+    remaining: u32,
+    allowed: bool,
 }
+
+/// The `retry_after` of a check that no wait will satisfy.
+const NEVER: u64 = u64::MAX;
 
 impl Status {
     /// Whether this check, taken alone, is satisfied.
@@ -24,18 +29,18 @@ impl Status {
 
     /// The most that can be had at one instant.
     pub fn limit(&self) -> u64 {
-        self.limit
+        u64::from(self.limit)
     }
 
     /// Units that can still be had at this instant, after the call was charged if it was.
     pub fn remaining(&self) -> u64 {
-        self.remaining
+        u64::from(self.remaining)
     }
 
     /// How long to wait until the same check would be satisfied: exact, if nobody else takes units meanwhile. Zero if
     /// it is satisfied now; `None` if no wait will do.
     pub fn retry_after(&self) -> Option<Duration> {
-        self.retry_after.map(Duration::from_micros)
+        (self.retry_after != NEVER).then(|| Duration::from_micros(self.retry_after))
     }
 
     /// How long until nothing that was used counts any more.
@@ -46,20 +51,27 @@ impl Status {
     /// A status as a store computed it; durations in microseconds.
     #[doc(hidden)]
     pub fn from_parts(limit: &Limit, allowed: bool, remaining: u64, retry_after: u64, reset_after: u64) -> Self {
-        Self { allowed, limit: limit.capacity(), remaining, retry_after: Some(retry_after), reset_after }
+        Self { retry_after, reset_after, limit: units(limit.capacity()), remaining: units(remaining), allowed }
     }
 
     /// The status of a check that was charged and then given back.
     #[doc(hidden)]
     #[must_use]
-    pub fn with_given_back(self, units: u64) -> Self {
-        Self { remaining: (self.remaining + units).min(self.limit), ..self }
+    pub fn with_given_back(self, given: u64) -> Self {
+        Self { remaining: units(self.remaining() + given).min(self.limit), ..self }
     }
 
     /// Denied, and no wait will change that.
     pub(crate) fn never(limit: &Limit) -> Self {
-        Self { allowed: false, limit: limit.capacity(), remaining: 0, retry_after: None, reset_after: 0 }
+        Self { retry_after: NEVER, reset_after: 0, limit: units(limit.capacity()), remaining: 0, allowed: false }
     }
+}
+
+/// No limit holds more than 10^9.
+#[inline(always)]
+#[expect(clippy::cast_possible_truncation, reason = "capped just before")]
+fn units(count: u64) -> u32 {
+    count.min(u64::from(u32::MAX)) as u32
 }
 
 /// Where an answer came from.
@@ -119,10 +131,9 @@ impl Decision {
 
     /// Which check binds: the denied one with the longest wait, or else the one with least left.
     pub fn binding_index(&self) -> usize {
-        let wait = |status: &Status| status.retry_after.unwrap_or(u64::MAX);
         let tighter = |a: &Status, b: &Status| {
             let by_outcome = b.allowed.cmp(&a.allowed);
-            let by_wait = wait(a).cmp(&wait(b));
+            let by_wait = a.retry_after.cmp(&b.retry_after);
             by_outcome.then(by_wait).then(b.remaining.cmp(&a.remaining)).then(a.reset_after.cmp(&b.reset_after))
         };
         let indexed = self.statuses.iter().enumerate();

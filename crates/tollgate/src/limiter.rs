@@ -185,10 +185,17 @@ pub fn validate(checks: &[Check<'_>]) -> Result<(), InvalidCheck> {
     Ok(())
 }
 
+#[inline]
 fn validate_one(check: &Check<'_>) -> Result<(), InvalidCheck> {
     let (cost, capacity) = (check.cost.get(), check.limit.capacity());
     if cost > capacity && capacity > 0 {
-        return Err(InvalidCheck::CostAboveCapacity { policy: check.key.policy().to_owned(), cost, capacity });
+        return Err(too_costly(check));
     }
     Ok(())
+}
+
+#[cold]
+fn too_costly(check: &Check<'_>) -> InvalidCheck {
+    let policy = check.key.policy().to_owned();
+    InvalidCheck::CostAboveCapacity { policy, cost: check.cost.get(), capacity: check.limit.capacity() }
 }

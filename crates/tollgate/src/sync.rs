@@ -1,7 +1,23 @@
 //! The lock of the memory store, replaced under `--cfg tollgate_shuttle` by one whose every interleaving is tried.
 
 #[cfg(not(tollgate_shuttle))]
-pub(crate) use std::sync::{Mutex, MutexGuard};
+pub(crate) use parking_lot::{Mutex, MutexGuard};
 
 #[cfg(tollgate_shuttle)]
-pub(crate) use shuttle::sync::{Mutex, MutexGuard};
+pub(crate) use shuttle::sync::MutexGuard;
+
+/// Shuttle's lock with the manners of the real one, which knows no poison.
+#[cfg(tollgate_shuttle)]
+#[derive(Debug)]
+pub(crate) struct Mutex<T>(shuttle::sync::Mutex<T>);
+
+#[cfg(tollgate_shuttle)]
+impl<T> Mutex<T> {
+    pub(crate) fn new(value: T) -> Self {
+        Self(shuttle::sync::Mutex::new(value))
+    }
+
+    pub(crate) fn lock(&self) -> MutexGuard<'_, T> {
+        self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+}

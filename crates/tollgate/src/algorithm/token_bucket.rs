@@ -13,12 +13,14 @@ pub(crate) struct TokenBucket {
 
 impl TokenBucket {
     /// The last tick at or before `now`, unless the state is already later.
+    #[inline]
     fn held(&self, n: &Numbers, now: u64) -> u64 {
-        (now - now % n.tick).max(self.at)
+        n.tick_of(now).max(self.at)
     }
 
+    #[inline]
     fn used_at(&self, n: &Numbers, held: u64) -> u64 {
-        let ticks = (held - self.at) / n.tick;
+        let ticks = n.ticks_in(held - self.at);
         self.used.saturating_sub(ticks.saturating_mul(n.refill))
     }
 }
@@ -34,9 +36,10 @@ fn convert(rest: u64, old_unit: u64, unit: u64) -> u64 {
 
 impl State for TokenBucket {
     fn fresh(limit: &Limit, now: u64) -> Self {
-        Self { at: now - now % limit.numbers().tick, used: 0, limit: limit.clone() }
+        Self { at: limit.numbers().tick_of(now), used: 0, limit: limit.clone() }
     }
 
+    #[inline]
     fn fits(&self, limit: &Limit, now: u64) -> bool {
         let (n, old) = (limit.numbers(), self.limit.numbers());
         let same = limit.is_same(&self.limit) || (n.tick, n.refill, n.unit) == (old.tick, old.refill, old.unit);
@@ -52,11 +55,13 @@ impl State for TokenBucket {
         *self = Self { used, ..Self::fresh(limit, now) };
     }
 
+    #[inline]
     fn free(&self, limit: &Limit, now: u64) -> u64 {
         let n = limit.numbers();
         (n.capacity * n.unit - self.used_at(n, self.held(n, now))) / n.unit
     }
 
+    #[inline]
     fn charge(&mut self, limit: &Limit, now: u64, cost: u64) {
         let n = limit.numbers();
         let held = self.held(n, now);
@@ -76,22 +81,25 @@ impl State for TokenBucket {
         given
     }
 
+    #[inline]
     fn retry_at(&self, limit: &Limit, now: u64, cost: u64) -> u64 {
         let n = limit.numbers();
         let held = self.held(n, now);
         let missing = self.used_at(n, held) + cost * n.unit - n.capacity * n.unit;
-        held + missing.div_ceil(n.refill) * n.tick
+        held + n.regained_after(missing)
     }
 
+    #[inline]
     fn reset_at(&self, limit: &Limit, now: u64) -> u64 {
         let n = limit.numbers();
         let held = self.held(n, now);
         match self.used_at(n, held) {
             0 => now,
-            used => held + used.div_ceil(n.refill) * n.tick,
+            used => held + n.regained_after(used),
         }
     }
 
+    #[inline]
     fn limit(&self) -> &Limit {
         &self.limit
     }

@@ -108,6 +108,25 @@ impl Numbers {
         Self { slots, full: self.window + self.window / slots, ..self }
     }
 
+    /// The last tick at or before `at`. The tick of nearly every limit is one, and a branch is cheaper than a division.
+    #[inline]
+    pub(crate) fn tick_of(&self, at: u64) -> u64 {
+        if self.tick == 1 { at } else { at - at % self.tick }
+    }
+
+    /// How many whole ticks `span` has.
+    #[inline]
+    pub(crate) fn ticks_in(&self, span: u64) -> u64 {
+        if self.tick == 1 { span } else { span / self.tick }
+    }
+
+    /// How long it takes to regain `parts`; most rates in lowest terms regain one part per tick.
+    #[inline]
+    pub(crate) fn regained_after(&self, parts: u64) -> u64 {
+        let ticks = if self.refill == 1 { parts } else { parts.div_ceil(self.refill) };
+        ticks * self.tick
+    }
+
     /// The window in ticks.
     pub fn ticks(&self) -> u64 {
         self.window / self.tick

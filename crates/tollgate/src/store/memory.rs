@@ -1,12 +1,8 @@
 //! The embedded store: states in this process, sharded so that threads do not queue.
 
+mod print;
 mod shard;
 mod table;
-
-use std::hash::{BuildHasher, RandomState};
-use std::sync::PoisonError;
-
-use siphasher::sip128::SipHasher13;
 
 use super::{Store, StoreError};
 use crate::check::Check;
@@ -15,8 +11,8 @@ use crate::counter::{CounterError, CounterName, CounterOp, CounterValue};
 use crate::decision::{Decision, Source, Statuses};
 use crate::key::Key;
 use crate::sync::{Mutex, MutexGuard};
+use print::{Factors, Print};
 use shard::{Mode, Shard, Step, no_room};
-use table::Print;
 
 /// Keeps states in this process. Needs nothing, runs no thread, sweeps what has expired while it works, and never holds
 /// more keys than it was told to.
@@ -26,7 +22,7 @@ use table::Print;
 #[derive(Debug)]
 pub struct MemoryStore {
     shards: Box<[Padded]>,
-    hasher: SipHasher13,
+    factors: Factors,
     clock: Clock,
 }
 
@@ -82,16 +78,23 @@ impl MemoryStore {
     }
 
     /// Charges one check if it fits, at once. The [`Limiter`](crate::Limiter) checks the question first.
+    #[inline(always)]
     pub fn check_now(&self, check: &Check<'_>) -> Decision {
         self.decide_one(check, Mode::Take)
     }
 
+    /// In line, into the function that returns the decision: each copy on its way would wait for the stores before it.
+    #[inline(always)]
     fn decide_one(&self, check: &Check<'_>, mode: Mode) -> Decision {
+        let now = self.clock.now();
         let print = self.print(&check.key);
         let mut shard = lock(self.shard_of(print));
-        // Read under the lock, so that states see instants in the order in which they are decided.
-        let now = self.clock.now();
-        let step = shard.step(print, check, now.as_micros(), mode, 0);
+        let now = self.in_order(now, [&mut *shard]);
+        if let Some(status) = shard.step_known(print, check, now.as_micros(), mode) {
+            drop(shard);
+            return decision(Statuses::from(status), false, now);
+        }
+        let step = shard.step_new(print, check, now.as_micros(), mode, 0);
         drop(shard);
         decision(Statuses::from(step.status), step.overflowed, now)
     }
@@ -106,8 +109,9 @@ impl MemoryStore {
         let mut order = homes.clone();
         order.sort_unstable();
         order.dedup();
-        let mut guards: Vec<MutexGuard<'_, Shard>> = order.iter().map(|&home| lock(&self.shards[home])).collect();
         let now = self.clock.now();
+        let mut guards: Vec<MutexGuard<'_, Shard>> = order.iter().map(|&home| lock(&self.shards[home])).collect();
+        let now = self.in_order(now, guards.iter_mut().map(|guard| &mut **guard));
         let mut pass = |mode: Mode| -> Vec<Step> {
             let mut steps: Vec<Step> = Vec::with_capacity(checks.len());
             for (at, check) in checks.iter().enumerate() {
@@ -132,8 +136,21 @@ impl MemoryStore {
         decision(steps.into_iter().map(|step| step.status).collect(), overflowed, now)
     }
 
+    /// The clock is read before the locks are taken, so that others wait for less; who waited longest may come last. This
+    /// puts the instants in the order in which they are decided.
+    #[inline(always)]
+    fn in_order<'s>(&self, now: Timestamp, shards: impl IntoIterator<Item = &'s mut Shard>) -> Timestamp {
+        // A clock moved by hand is taken at its word.
+        if !self.clock.runs() {
+            return now;
+        }
+        let ordered = shards.into_iter().fold(now.as_micros(), |now, shard| shard.in_order(now));
+        Timestamp::from_micros(ordered)
+    }
+
+    #[inline]
     fn print(&self, key: &Key<'_>) -> Print {
-        Print::of(&self.hasher, key.policy().as_bytes(), key.subject())
+        self.factors.print(key.policy().as_bytes(), key.subject())
     }
 
     fn shard_index(&self, print: Print) -> usize {
@@ -150,9 +167,8 @@ fn decision(statuses: Statuses, overflowed: bool, now: Timestamp) -> Decision {
     Decision::from_statuses(statuses, source, now)
 }
 
-/// A panic elsewhere leaves a shard whole: every change to it is a single assignment or insertion.
 fn lock(shard: &Padded) -> MutexGuard<'_, Shard> {
-    shard.0.lock().unwrap_or_else(PoisonError::into_inner)
+    shard.0.lock()
 }
 
 impl Default for MemoryStore {
@@ -203,10 +219,9 @@ impl MemoryStoreBuilder {
             };
             Padded(Mutex::new(Shard::new(capacity, shared, self.sweep)))
         };
-        let secret = RandomState::new();
         MemoryStore {
             shards: (0..count).map(shard).collect(),
-            hasher: SipHasher13::new_with_keys(secret.hash_one(0), secret.hash_one(1)),
+            factors: Factors::random(),
             clock: self.clock.unwrap_or_default(),
         }
     }
@@ -222,9 +237,10 @@ impl Store for MemoryStore {
     }
 
     async fn refund(&self, check: &Check<'_>, charged_at: Option<Timestamp>) -> Result<u64, StoreError> {
+        let now = self.clock.now();
         let print = self.print(&check.key);
         let mut shard = lock(self.shard_of(print));
-        let now = self.clock.now().as_micros();
+        let now = self.in_order(now, [&mut *shard]).as_micros();
         Ok(shard.refund(print, check, now, charged_at.map_or(now, Timestamp::as_micros)))
     }
 
@@ -234,7 +250,7 @@ impl Store for MemoryStore {
     }
 
     async fn count(&self, name: &CounterName, op: CounterOp) -> Result<CounterValue, CounterError> {
-        let print = Print::of(&self.hasher, b"", name.as_str().as_bytes());
+        let print = self.factors.print(b"", name.as_str().as_bytes());
         let mut shard = lock(self.shard_of(print));
         let now = self.clock.now().as_micros();
         shard.count(print, op, now)

@@ -1,6 +1,7 @@
 //! One lock's worth of states: finds the state of a check, lets its algorithm decide, keeps the number of keys bounded.
 
-use super::table::{Expires, Print, Table};
+use super::print::Print;
+use super::table::{Expires, Table};
 use crate::algorithm::fixed_window::FixedWindow;
 use crate::algorithm::sliding_counter::SlidingCounter;
 use crate::algorithm::sliding_log::SlidingLog;
@@ -12,7 +13,6 @@ use crate::counter::{CounterError, CounterOp, CounterValue};
 use crate::decision::Status;
 use crate::limit::Limit;
 use crate::store::StoreError;
-use siphasher::sip128::SipHasher13;
 
 /// What a step may change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -48,6 +48,8 @@ pub(super) struct Shard {
     sliding_logs: Table<SlidingLog>,
     counters: Table<Number>,
     bounds: Bounds,
+    /// The latest instant as of which something was decided.
+    latest: u64,
 }
 
 #[derive(Debug)]
@@ -115,7 +117,17 @@ impl Shard {
             sliding_logs: Table::default(),
             counters: Table::default(),
             bounds: Bounds { keys, shared, sweep },
+            latest: 0,
         }
+    }
+
+    /// An instant that was read a moment ago, moved behind what was decided since. Further back than any moment, the clock
+    /// itself was set back.
+    #[inline(always)]
+    pub(super) fn in_order(&mut self, now: u64) -> u64 {
+        const MOMENT: u64 = 1_000_000;
+        self.latest = if self.latest.saturating_sub(now) < MOMENT { self.latest.max(now) } else { now };
+        self.latest
     }
 
     pub(super) fn len(&self) -> usize {
@@ -150,20 +162,28 @@ impl Shard {
 
     /// Decides one check. `earlier` checks of the same call may each add a key before this one does.
     pub(super) fn step(&mut self, print: Print, check: &Check<'_>, now: u64, mode: Mode, earlier: usize) -> Step {
+        match self.step_known(print, check, now, mode) {
+            Some(status) => Step { status, overflowed: false, shared: None },
+            None => self.step_new(print, check, now, mode, earlier),
+        }
+    }
+
+    /// Decides a check whose key has a state. In line, down to the arithmetic: a status returned through memory is copied
+    /// by wide loads that wait for the narrow stores before them.
+    #[inline(always)]
+    pub(super) fn step_known(&mut self, print: Print, check: &Check<'_>, now: u64, mode: Mode) -> Option<Status> {
         let sweep = self.bounds.sweep;
         with_table!(self, check.limit.algorithm(), |table| {
             if sweep && mode != Mode::Look {
                 table.sweep_sometimes(now);
             }
-            if let Some(state) = table.get_mut(print) {
-                return Step { status: step_known(state, check, now, mode), overflowed: false, shared: None };
-            }
-        });
-        self.step_new(print, check, now, mode, earlier)
+            table.get_mut(print).map(|state| decide_known(state, check, now, mode))
+        })
     }
 
+    /// Decides a check whose key has none, as [`step_known`](Self::step_known) has just found out.
     #[cold]
-    fn step_new(&mut self, print: Print, check: &Check<'_>, now: u64, mode: Mode, earlier: usize) -> Step {
+    pub(super) fn step_new(&mut self, print: Print, check: &Check<'_>, now: u64, mode: Mode, earlier: usize) -> Step {
         if self.bounds.sweep && mode != Mode::Look {
             with_table!(self, check.limit.algorithm(), |table| table.sweep(now, 4));
             if self.own() + earlier >= self.bounds.keys {
@@ -174,11 +194,10 @@ impl Shard {
         if overflowed && self.bounds.shared == 0 {
             return Step { status: no_room(check.limit), overflowed, shared: None };
         }
-        let shared =
-            overflowed.then(|| print.shared(&SipHasher13::new(), check.key.policy().as_bytes(), self.bounds.shared));
+        let shared = overflowed.then(|| print.shared(check.key.policy(), self.bounds.shared));
         let print = shared.unwrap_or(print);
         let status = with_table!(self, check.limit.algorithm(), |table| match table.get_mut(print) {
-            Some(state) => step_known(state, check, now, mode),
+            Some(state) => decide_known(state, check, now, mode),
             None => step_unknown(table, print, check, now, mode),
         });
         Step { status, overflowed, shared }
@@ -234,8 +253,8 @@ impl Shard {
     }
 }
 
-#[inline]
-fn step_known<S: State>(state: &mut S, check: &Check<'_>, now: u64, mode: Mode) -> Status {
+#[inline(always)]
+fn decide_known<S: State>(state: &mut S, check: &Check<'_>, now: u64, mode: Mode) -> Status {
     if !state.fits(check.limit, now) {
         if mode == Mode::Look {
             let mut adopted = state.clone();
@@ -256,7 +275,7 @@ fn step_unknown<S: State>(table: &mut Table<S>, print: Print, check: &Check<'_>,
     status
 }
 
-#[inline]
+#[inline(always)]
 fn decide<S: State>(state: &mut S, check: &Check<'_>, now: u64, mode: Mode) -> Status {
     let (limit, cost) = (check.limit, check.cost.get());
     let free = state.free(limit, now);

@@ -1,56 +1,9 @@
 //! A table of what is known by the hash of its key, swept a few buckets at a time.
 
-use std::hash::Hasher;
-
 use hashbrown::HashTable;
 use hashbrown::hash_table::Entry;
-use siphasher::sip128::{Hasher128, SipHasher13};
 
-/// The keyed 128-bit hash that stands for a key.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Print([u64; 2]);
-
-impl Print {
-    /// The bit that tells a shared state from a key's own.
-    const SHARED: u64 = 1 << 63;
-
-    /// The length of the first part separates the two.
-    pub(super) fn of(hasher: &SipHasher13, first: &[u8], second: &[u8]) -> Self {
-        const SHORT: usize = 128;
-        let length = 2 + first.len() + second.len();
-        let hash = if length <= SHORT {
-            let mut joined = [0; SHORT];
-            let first_length = u16::try_from(first.len()).unwrap_or(u16::MAX);
-            joined[..2].copy_from_slice(&first_length.to_le_bytes());
-            joined[2..2 + first.len()].copy_from_slice(first);
-            joined[2 + first.len()..length].copy_from_slice(second);
-            hasher.hash(&joined[..length])
-        } else {
-            let mut hasher = *hasher;
-            hasher.write_usize(first.len());
-            hasher.write(first);
-            hasher.write(second);
-            hasher.finish128()
-        };
-        Self([hash.h1, hash.h2 & !Self::SHARED])
-    }
-
-    /// One of `count` shards, a power of two; by other bits than those that find the bucket.
-    pub(super) fn shard(self, count: usize) -> usize {
-        usize::try_from(self.0[1] & (count as u64 - 1)).unwrap_or(0)
-    }
-
-    /// The state that this key shares with others, one of `count`, for what `first` names.
-    pub(super) fn shared(self, hasher: &SipHasher13, first: &[u8], count: usize) -> Self {
-        let index = (self.0[1] >> 16) % count as u64;
-        let Self([h1, h2]) = Self::of(hasher, first, &index.to_le_bytes());
-        Self([h1, h2 | Self::SHARED])
-    }
-
-    fn is_shared(self) -> bool {
-        self.0[1] & Self::SHARED != 0
-    }
-}
+use super::print::Print;
 
 /// Something that can be told from nothing only until some instant.
 pub(super) trait Expires {
@@ -73,7 +26,7 @@ impl<T> Default for Table<T> {
 }
 
 fn bucket_hash<T>((print, _): &(Print, T)) -> u64 {
-    print.0[0]
+    print.bucket_hash()
 }
 
 impl<T: Expires> Table<T> {
@@ -87,15 +40,16 @@ impl<T: Expires> Table<T> {
     }
 
     pub(super) fn get(&self, print: Print) -> Option<&T> {
-        self.entries.find(print.0[0], |(other, _)| *other == print).map(|(_, value)| value)
+        self.entries.find(print.bucket_hash(), |(other, _)| *other == print).map(|(_, value)| value)
     }
 
+    #[inline]
     pub(super) fn get_mut(&mut self, print: Print) -> Option<&mut T> {
-        self.entries.find_mut(print.0[0], |(other, _)| *other == print).map(|(_, value)| value)
+        self.entries.find_mut(print.bucket_hash(), |(other, _)| *other == print).map(|(_, value)| value)
     }
 
     pub(super) fn insert(&mut self, print: Print, value: T) {
-        match self.entries.entry(print.0[0], |(other, _)| *other == print, bucket_hash) {
+        match self.entries.entry(print.bucket_hash(), |(other, _)| *other == print, bucket_hash) {
             Entry::Occupied(mut occupied) => occupied.get_mut().1 = value,
             Entry::Vacant(vacant) => {
                 vacant.insert((print, value));
@@ -105,7 +59,7 @@ impl<T: Expires> Table<T> {
     }
 
     pub(super) fn remove(&mut self, print: Print) -> Option<T> {
-        let found = self.entries.find_entry(print.0[0], |(other, _)| *other == print).ok()?;
+        let found = self.entries.find_entry(print.bucket_hash(), |(other, _)| *other == print).ok()?;
         self.shared -= usize::from(print.is_shared());
         Some(found.remove().0.1)
     }
@@ -128,6 +82,7 @@ impl<T: Expires> Table<T> {
     }
 
     /// Sweeps a little, now and then.
+    #[inline]
     pub(super) fn sweep_sometimes(&mut self, now: u64) {
         self.steps = (self.steps + 1) % 16;
         if self.steps == 0 {

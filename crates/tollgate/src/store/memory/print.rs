@@ -1,0 +1,172 @@
+//! What stands for a key in memory: a 128-bit hash under secret random factors.
+//!
+//! A key is read as words of 64 bits: the lengths of its parts and the beginning of the first, then the rest. One half of its print is the upper half of
+//! `b + Σ aᵢ·wᵢ` modulo 2^128, with factors drawn at random when the store is made; the other half has factors of its own.
+//! For any two different keys, the chance that one half is equal is 2^-64 (vector multiply-shift is strongly universal), so
+//! both are equal with 2^-127: one bit tells shared states apart. Prints never leave the store, so there is nothing by which
+//! keys could be chosen better than by guessing. `docs/adr/0004` has the argument.
+
+use std::hash::{BuildHasher, Hash, Hasher, RandomState};
+
+use crate::key::Key;
+
+/// The keyed 128-bit hash of a key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Print {
+    low: u64,
+    high: u64,
+}
+
+/// The secret of a store: for each word, a factor for either half.
+#[derive(Debug)]
+pub(super) struct Factors {
+    offsets: [u128; 2],
+    factors: Box<[[u128; 2]; WORDS]>,
+}
+
+/// The longest key: lengths and a beginning, the rest of a policy, and a subject. The lengths have 16 and 8 bits.
+const WORDS: usize = 1 + Key::MAX_POLICY.div_ceil(8) + Key::MAX_SUBJECT.div_ceil(8);
+
+impl Factors {
+    /// Draws them.
+    pub(super) fn random() -> Self {
+        let secret = RandomState::new();
+        let mut number = 0_u64;
+        let mut draw = || {
+            number += 2;
+            u128::from(secret.hash_one(number)) << 64 | u128::from(secret.hash_one(number + 1))
+        };
+        let offsets = [draw(), draw()];
+        Self { offsets, factors: Box::new(std::array::from_fn(|_| [draw(), draw()])) }
+    }
+
+    /// The print of two parts, which together are no longer than the longest key.
+    #[inline(always)]
+    pub(super) fn print(&self, first: &[u8], second: &[u8]) -> Print {
+        let mut factors = self.factors.iter();
+        let [mut low, mut high] = self.offsets;
+        let mut add = |word: u64| {
+            let [for_low, for_high] = factors.next().expect("a key has no more words than there are factors");
+            low = low.wrapping_add(for_low.wrapping_mul(u128::from(word)));
+            high = high.wrapping_add(for_high.wrapping_mul(u128::from(word)));
+        };
+        let (beginning, first_rest) = first.split_at(first.len().min(5));
+        add(few(beginning) << 24 | (first.len() as u64) << 16 | second.len() as u64);
+        for part in [first_rest, second] {
+            let (words, rest) = part.as_chunks::<8>();
+            for word in words {
+                add(u64::from_le_bytes(*word));
+            }
+            if !rest.is_empty() {
+                add(few(rest));
+            }
+        }
+        Print { low: upper(low), high: upper(high) & !Print::SHARED }
+    }
+}
+
+#[expect(clippy::cast_possible_truncation, reason = "64 bits are left")]
+fn upper(sum: u128) -> u64 {
+    (sum >> 64) as u64
+}
+
+/// One to seven bytes as a number, the first lowest.
+#[inline(always)]
+fn few(bytes: &[u8]) -> u64 {
+    let padded = match *bytes {
+        [a] => [a, 0, 0, 0, 0, 0, 0, 0],
+        [a, b] => [a, b, 0, 0, 0, 0, 0, 0],
+        [a, b, c] => [a, b, c, 0, 0, 0, 0, 0],
+        [a, b, c, d] => [a, b, c, d, 0, 0, 0, 0],
+        [a, b, c, d, e] => [a, b, c, d, e, 0, 0, 0],
+        [a, b, c, d, e, f] => [a, b, c, d, e, f, 0, 0],
+        [a, b, c, d, e, f, g, ..] => [a, b, c, d, e, f, g, 0],
+        [] => [0; 8],
+    };
+    u64::from_le_bytes(padded)
+}
+
+impl Print {
+    /// The bit that tells a shared state from a key's own.
+    const SHARED: u64 = 1 << 63;
+
+    /// Where a table looks for it.
+    #[inline(always)]
+    pub(super) fn bucket_hash(self) -> u64 {
+        self.low
+    }
+
+    /// One of `count` shards, a power of two; by other bits than those that find the bucket, the lowest, and those that
+    /// tell its neighbours apart, the highest.
+    #[inline(always)]
+    pub(super) fn shard(self, count: usize) -> usize {
+        usize::try_from((self.low >> 40) & (count as u64 - 1)).unwrap_or(0)
+    }
+
+    /// The state that this key shares with others, one of `count` for each policy. Policies are not chosen by strangers, so
+    /// a hash without a secret will do.
+    pub(super) fn shared(self, policy: &str, count: usize) -> Self {
+        let index = self.high % count as u64;
+        let half = |which: u8| {
+            let mut hasher = std::hash::DefaultHasher::new();
+            (which, index, policy).hash(&mut hasher);
+            hasher.finish()
+        };
+        Self { low: half(0), high: half(1) | Self::SHARED }
+    }
+
+    pub(super) fn is_shared(self) -> bool {
+        self.high & Self::SHARED != 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::HashSet;
+
+    fn bytes(most: usize) -> impl Strategy<Value = Vec<u8>> {
+        prop::collection::vec(any::<u8>(), 0..=most)
+    }
+
+    proptest! {
+        #[test]
+        fn different_keys_have_different_prints(a in bytes(20), b in bytes(20), c in bytes(20), d in bytes(20)) {
+            let factors = Factors::random();
+            prop_assert_eq!((&a, &b) == (&c, &d), factors.print(&a, &b) == factors.print(&c, &d));
+        }
+
+        #[test]
+        fn the_longest_key_has_a_print(a in bytes(Key::MAX_POLICY), b in bytes(Key::MAX_SUBJECT)) {
+            let factors = Factors::random();
+            prop_assert_eq!(factors.print(&a, &b), factors.print(&a, &b));
+        }
+    }
+
+    /// Keys that differ little, as real ones do, must fill shards and buckets evenly.
+    #[test]
+    fn numbered_keys_spread_evenly() {
+        const KEYS: usize = 1 << 16;
+        let factors = Factors::random();
+        let (mut shards, mut buckets, mut tags) = (vec![0_usize; 64], vec![0_usize; 4096], vec![0_usize; 128]);
+        let mut seen = HashSet::new();
+        for number in 0..KEYS {
+            let print = factors.print(b"api", format!("user:{number:011}").as_bytes());
+            assert!(seen.insert((print.low, print.high)));
+            shards[print.shard(64)] += 1;
+            buckets[usize::try_from(print.low % 4096).unwrap()] += 1;
+            tags[usize::try_from(print.low >> 57).unwrap()] += 1;
+        }
+        for (name, counts) in [("shards", shards), ("buckets", buckets), ("tags", tags)] {
+            let mean = KEYS / counts.len();
+            let most = counts.iter().max().unwrap();
+            assert!(*most < mean * 5 / 2 + 20, "{name}: {most} where {mean} is the mean");
+        }
+    }
+
+    #[test]
+    fn stores_have_secrets_of_their_own() {
+        assert_ne!(Factors::random().print(b"api", b"42"), Factors::random().print(b"api", b"42"));
+    }
+}

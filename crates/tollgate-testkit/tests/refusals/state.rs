@@ -81,7 +81,11 @@ async fn what_tollgate_did_not_write_is_left_alone() {
                 }
                 _ => b"a string where a log should be".to_vec(),
             };
-            let foreign: [&[&[u8]]; 7] = [
+            // The right first byte and the right length, and nothing else right: as numbers, NaN and zero.
+            let length = future.len();
+            let (nan, zero) =
+                ([&[1], vec![0xff; length - 1].as_slice()].concat(), [&[1], vec![0; length - 1].as_slice()].concat());
+            let foreign: [&[&[u8]]; 9] = [
                 &[b"LPUSH", key.as_bytes(), b"x"],
                 &[b"HSET", key.as_bytes(), b"field", b"x"],
                 &[b"ZADD", key.as_bytes(), b"1", b"x"],
@@ -89,6 +93,8 @@ async fn what_tollgate_did_not_write_is_left_alone() {
                 &[b"SET", key.as_bytes(), b""],
                 &[b"SET", key.as_bytes(), &[0xff; 200]],
                 &[b"SET", key.as_bytes(), &future],
+                &[b"SET", key.as_bytes(), &nan],
+                &[b"SET", key.as_bytes(), &zero],
             ];
             for foreign in foreign {
                 server.command(&["DEL", &key]);
@@ -108,6 +114,8 @@ async fn what_tollgate_did_not_write_is_left_alone() {
                     let kind = String::from_utf8_lossy(foreign[0]);
                     let corrupt = matches!(answer, Err(CheckError::Store(StoreError::Corrupt { .. })));
                     assert!(corrupt, "{algorithm}, call {call} on what {kind} wrote: {answer:?}");
+                    let said = answer.unwrap_err().to_string();
+                    assert!(said.contains(&key) && said.contains("reset"), "{said}");
                 }
                 assert_eq!(dump(), before, "{algorithm}");
                 assert_eq!(used(&limiter, "beside", b"s", &limit).await, 0, "none is charged when one is corrupt");

@@ -1,0 +1,52 @@
+//! Tollgate side by side with its peers: every figure is measured in one run, the contenders taking turns.
+#![expect(clippy::disallowed_methods, reason = "a stopwatch needs the machine's own time")]
+
+mod embedded;
+mod memory;
+mod redis;
+mod rivals;
+mod table;
+mod traffic;
+
+use anyhow::{Context as _, Result, bail};
+
+const USAGE: &str = "usage: bench embedded|redis [--quick] [--rounds N]
+  embedded   decisions in this process: ns per decision, two threads, bytes per key
+  redis      decisions by a redis-server of our own: decisions per second and server CPU per decision
+  --quick    fewer rounds, less to fill: an impression, not a figure
+  --rounds   how often every contender takes its turn";
+
+/// How much to measure.
+struct Effort {
+    quick: bool,
+    rounds: usize,
+}
+
+fn main() -> Result<()> {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    match args.first().map(String::as_str) {
+        Some("embedded") => embedded::run(&effort(&args[1..])?),
+        Some("redis") => redis::run(&effort(&args[1..])?),
+        // A fresh process for each contender, started by `embedded`.
+        Some(memory::VERB) => memory::measure_here(&args[1..]),
+        _ => bail!("{USAGE}"),
+    }
+}
+
+fn effort(args: &[String]) -> Result<Effort> {
+    let (mut quick, mut rounds) = (false, None);
+    let mut args = args.iter();
+    while let Some(arg) = args.next() {
+        match arg.as_str() {
+            "--quick" => quick = true,
+            "--rounds" => {
+                let count = args.next().context("--rounds needs a number")?;
+                // The burst of the hot key lasts for 160.
+                let valid = count.parse().ok().filter(|count| (1..=150).contains(count));
+                rounds = Some(valid.context("--rounds needs a number from 1 to 150")?);
+            }
+            other => bail!("what is `{other}`?\n{USAGE}"),
+        }
+    }
+    Ok(Effort { quick, rounds: rounds.unwrap_or(if quick { 3 } else { 15 }) })
+}

@@ -65,7 +65,6 @@ impl Factors {
     }
 }
 
-#[expect(clippy::cast_possible_truncation, reason = "64 bits are left")]
 fn upper(sum: u128) -> u64 {
     (sum >> 64) as u64
 }

@@ -11,7 +11,8 @@ pub(crate) struct Paint {
 impl Paint {
     /// Colour if stdout is a terminal and nobody asked for none (<https://no-color.org>).
     pub(crate) fn for_stdout() -> Self {
-        let refused = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+        let refused = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty())
+            || std::env::var_os("TERM").is_some_and(|terminal| terminal == "dumb");
         Self { on: std::io::stdout().is_terminal() && !refused }
     }
 

@@ -7,6 +7,14 @@
 -- In all cases but ok nothing has changed.
 
 local verb, delta, ttl = ARGV[1], ARGV[2], ARGV[3]
+
+if verb == 'delete' then
+  -- Whatever it is: a counter that cannot be read must still be possible to delete.
+  local was = redis.pcall('GET', KEYS[1])
+  redis.call('UNLINK', KEYS[1])
+  return { 'ok', type(was) == 'string' and was or '0' }
+end
+
 local value = redis.call('GET', KEYS[1])
 
 local function create(text)
@@ -19,11 +27,6 @@ local function create(text)
 end
 
 if verb == 'get' then return { 'ok', value or '0' } end
-
-if verb == 'delete' then
-  redis.call('UNLINK', KEYS[1])
-  return { 'ok', value or '0' }
-end
 
 if verb == 'add' then
   if not value then return create(delta) end

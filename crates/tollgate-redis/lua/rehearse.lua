@@ -7,20 +7,19 @@ local refused = {}
 
 local function try(...)
   local reply = redis.pcall(...)
-  local text = type(reply) == 'table' and reply.err
-  if not text then return true end
+  local text = type(reply) == 'table' and reply.err or ''
   for _, sign in ipairs({ 'NOPERM', "can't run this command", 'permission' }) do
     if string.find(text, sign, 1, true) then
       refused[#refused + 1] = string.lower((...))
-      return false
+      return
     end
   end
-  return false
 end
 
 try('TIME')
 try('GET', key)
-if try('SET', key, '0', 'PX', '1000') then try('INCRBY', key, '1') end
+try('SET', key, '0', 'XX', 'PX', '1000')
+try('INCRBY', key, 'no number')
 try('UNLINK', key)
 try('ZADD', key, 'XX', '1', 'member')
 try('ZRANGE', key, '0', '0')

@@ -185,7 +185,12 @@ fn missing_rule(text: &str) -> String {
             |prefix| rule(&format!("~{prefix}:*")),
         );
     }
-    quoted.map_or_else(|| rule(SCRIPT_COMMANDS), |name| rule(&format!("+{}", name.to_ascii_lowercase())))
+    match quoted.map(str::to_ascii_lowercase).as_deref() {
+        None => rule(SCRIPT_COMMANDS),
+        // Who lacks one lacks the other sooner or later.
+        Some("eval" | "evalsha") => rule("+evalsha +eval"),
+        Some(name) => rule(&format!("+{name}")),
+    }
 }
 
 #[cfg(test)]

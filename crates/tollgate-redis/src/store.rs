@@ -208,6 +208,10 @@ impl RedisStore {
 
     /// Finds out now, by name, which commands the server does not let us run, and not on the first call that needs one.
     async fn rehearse(&self) -> Result<(), StoreError> {
+        // EVAL is needed only where a script is unknown: after a restart, when nobody wants to learn that it is forbidden.
+        for server in self.link.masters().await? {
+            server.ask(redis::cmd("EVAL").arg("return 1").arg(0)).await?;
+        }
         // In a cluster every server has rights of its own; as many keys as this are likely to meet all of them.
         let keys = if self.link.is_cluster() { 16 } else { 1 };
         for key in 0..keys {
@@ -227,7 +231,7 @@ impl RedisStore {
         }
         Err(StoreError::Refused {
             reason: "this user may not run some commands of the scripts".to_owned(),
-            remedy: format!("add to its ACL: {}", missing.join(" ")),
+            remedy: format!("add the missing rules: ACL SETUSER <user> {}", missing.join(" ")),
         })
     }
 }

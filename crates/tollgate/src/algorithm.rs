@@ -76,7 +76,7 @@ impl fmt::Display for Algorithm {
 
 /// There is no algorithm of that name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("`{name}` is no algorithm{}; there are {}", did_you_mean(.name), names())]
+#[error("`{name}` is no algorithm{}: there are {}", did_you_mean(.name), names())]
 pub struct UnknownAlgorithm {
     /// What was written.
     pub name: String,
@@ -96,10 +96,13 @@ fn names() -> String {
 }
 
 fn did_you_mean(name: &str) -> String {
+    if name.eq_ignore_ascii_case("gcra") {
+        return " of its own: it is the same limit as `token_bucket`".to_owned();
+    }
     let words = Algorithm::ALL.map(Algorithm::name).into_iter().chain(["burst"]);
     let nearest = words.min_by_key(|word| distance(name, word));
     match nearest.filter(|word| distance(name, word) <= 3) {
-        Some(word) => format!(", did you mean `{word}`?"),
+        Some(word) => format!(" (did you mean `{word}`?)"),
         None => String::new(),
     }
 }

@@ -22,7 +22,8 @@ pub(crate) struct Args {
     /// Give keys that would never expire an end; lasting counters and keys of others are left alone
     #[arg(long)]
     repair: bool,
-    /// How long repaired keys have to live
+    /// How long repaired keys have to live: no less than the longest time one of your limits takes to refill, or what was
+    /// used is forgotten early
     #[arg(long, value_name = "DURATION", default_value = "1d", requires = "repair")]
     ttl: String,
     #[command(flatten)]
@@ -135,7 +136,12 @@ fn write_usage(out: &mut impl Write, report: &AuditReport, paint: Paint) -> anyh
 
 fn write_orphans(out: &mut impl Write, args: &Args, report: &AuditReport, paint: Paint) -> anyhow::Result<()> {
     if report.orphans == 0 {
-        return Ok(writeln!(out, "{}", paint.good("every key expires"))?);
+        let verdict = match (report.keys, report.lasting_counters) {
+            (0, _) => "there are no such keys: is this the right --prefix?",
+            (_, 0) => "every key expires",
+            _ => "every other key expires",
+        };
+        return Ok(writeln!(out, "{}", paint.good(verdict))?);
     }
     let would = format!("{} would never expire:", table::count(report.orphans, "key"));
     writeln!(out, "{}", paint.bad(&would))?;

@@ -29,7 +29,7 @@ fn a_sound_store_is_called_so() {
     let ran = audit(&url, &[]);
     assert_eq!(ran.code, 0, "{}{}", ran.stdout, ran.stderr);
     for words in
-        ["5 keys under tollgate:*", "every key expires", "1 counter without an end", "sliding_log", "noeviction"]
+        ["5 keys under tollgate:*", "every other key expires", "1 counter without an end", "sliding_log", "noeviction"]
     {
         assert!(ran.stdout.contains(words), "{words}: {}", ran.stdout);
     }

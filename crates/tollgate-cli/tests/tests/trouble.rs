@@ -46,7 +46,7 @@ fn a_user_without_the_right_to_run_scripts() {
 #[test]
 fn a_user_without_the_commands_of_the_scripts() {
     let server = Server::redis().acl("user app on >hunter2 ~tollgate:* &* +@all -set -zadd").start();
-    refused(&server.url_as("app", "hunter2"), &["add to its ACL", "+set", "+zadd"]);
+    refused(&server.url_as("app", "hunter2"), &["add the missing rules", "+set", "+zadd"]);
 }
 
 #[test]

@@ -113,7 +113,8 @@ impl ServerReport {
             ));
         }
         if !self.evicts() {
-            return None;
+            let full = self.maxmemory > 0 && self.used_memory >= self.maxmemory;
+            return full.then(|| format!("{address} is at its maxmemory: it refuses to charge. Give it more memory"));
         }
         let when = if self.maxmemory == 0 { "if it ever gets a maxmemory" } else { "when its memory is full" };
         Some(format!(

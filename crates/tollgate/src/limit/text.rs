@@ -123,8 +123,11 @@ impl<'t> Scan<'t> {
             return Err(self.error(format!("{hint} {what}")));
         }
         self.rest = rest;
-        if rest.starts_with(['e', 'E', '.', '_', ',']) {
-            return Err(self.error("write the number in plain digits, for example `1000000000/day`"));
+        if rest.starts_with('.') {
+            return Err(self.error("there are no fractions: write `1/2s` for `0.5/s`, and `5/90min` for `5/1.5h`"));
+        }
+        if rest.starts_with(['e', 'E', '_', ',']) {
+            return Err(self.error("write the number in plain digits, for example `1000/min`"));
         }
         digits.parse().map_err(|_| self.error_at(start, format!("the largest number is {}", Limit::MAX_AMOUNT)))
     }
@@ -140,7 +143,9 @@ impl<'t> Scan<'t> {
             "d" | "day" | "days" => 86_400_000,
             "w" | "week" | "weeks" => 604_800_000,
             "mo" | "month" | "months" | "y" | "year" | "years" => {
-                return Err(self.error_at(start, "months and years differ in length: say days, for example `30d`"));
+                return Err(
+                    self.error_at(start, "months and years differ in length: say days, for example `30d` or `365d`")
+                );
             }
             _ => {
                 return Err(self.error_at(start, "expected a unit: `ms`, `s`, `min`, `h`, `day` or `week`"));
@@ -210,7 +215,9 @@ mod tests {
             ("5", 1, "expected `/` or `per`"),
             ("1e9/day", 1, "plain digits"),
             ("-3/min", 0, "cannot be negative"),
-            ("1.5/s", 1, "plain digits"),
+            ("1.5/s", 1, "no fractions"),
+            ("5/1.5h", 3, "no fractions"),
+            ("5/min gcra", 6, "same limit as `token_bucket`"),
             ("5/month", 2, "say days"),
             ("5/fortnight", 2, "expected a unit"),
             ("5/min bursts 3", 6, "did you mean"),

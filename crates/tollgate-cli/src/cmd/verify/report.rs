@@ -117,6 +117,9 @@ impl Report<'_> {
 
     fn write_verdict(&self, out: &mut impl Write, paint: Paint) -> anyhow::Result<()> {
         let decisions: u64 = self.findings.iter().map(|finding| finding.decisions).sum();
+        if decisions == 0 {
+            return Ok(());
+        }
         if self.findings.iter().all(Finding::holds) {
             let no_end = match self.findings.iter().filter_map(|finding| finding.audited).map(|(keys, _)| keys).sum() {
                 0_u64 => String::new(),
@@ -162,7 +165,7 @@ impl Report<'_> {
                 "unknown": finding.unknown,
                 "failed": finding.failed,
                 "first_fault": finding.example,
-                "holds": finding.holds(),
+                "holds": finding.holds() && finding.decisions > 0,
             })
         };
         let servers: Vec<Value> = self
@@ -171,7 +174,7 @@ impl Report<'_> {
             .map(|server| json!({ "address": server.address, "version": server.version, "warning": server.warning() }))
             .collect();
         json!({
-            "holds": self.findings.iter().all(Finding::holds),
+            "holds": self.findings.iter().all(|finding| finding.holds() && finding.decisions > 0),
             "clients": self.args.clients,
             "processes": self.args.processes,
             "servers": servers,
@@ -191,7 +194,11 @@ fn row(scene: &Scene, finding: &Finding) -> Vec<Cell> {
         Cell::number(per_second(finding)),
         Cell::fault(finding.mismatches),
         finding.orphans().map_or_else(|| Cell::figure("-"), Cell::fault),
-        Cell::word(if finding.holds() { "holds" } else { "BROKEN" }).good_if(finding.holds()),
+        match (finding.holds(), finding.decisions) {
+            (true, 0) => Cell::word("no answer"),
+            (true, _) => Cell::word("holds").good_if(true),
+            (false, _) => Cell::word("BROKEN").good_if(false),
+        },
     ]
 }
 

@@ -80,8 +80,8 @@ fn limit(text: &str, asked: Option<Algorithm>) -> anyhow::Result<Limit> {
         (Some(written), Some(asked)) if written != asked => {
             bail!("the limit `{text}` names {written} and --algorithm names {asked}: leave one of them out")
         }
-        (None, Some(asked)) => Ok(builder.algorithm(asked).build()?),
-        _ => Ok(builder.build()?),
+        (None, Some(asked)) => Ok(builder.algorithm(asked).build().map_err(|error| error.in_text(text))?),
+        _ => Ok(builder.build().map_err(|error| error.in_text(text))?),
     }
 }
 

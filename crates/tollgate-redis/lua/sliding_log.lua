@@ -46,10 +46,13 @@ local total = (newest_sum - first_before) % 1000000000000000
 
 -- What was made to fit is one call of just now. It replaces the log, unless nothing is to be written.
 if changed and verb ~= 'look' then
+  local ttl = string.format('%.0f', 2 * window / 1000 + SLACK)
+  -- Asked of the old log first: if the right to set an end is missing, nothing has changed yet.
+  redis.call('PEXPIRE', key, ttl)
   redis.call('UNLINK', key)
   if total > 0 then
     redis.call('ZADD', key, string.format('%.0f', now), struct.pack('>I7I7I4I5', now, 0, total, window / 1000))
-    redis.call('PEXPIRE', key, string.format('%.0f', 2 * window / 1000 + SLACK))
+    redis.call('PEXPIRE', key, ttl)
   end
 end
 
@@ -102,13 +105,19 @@ else
     if newest_at and newest_at > now then at = newest_at end
     -- Calls of one instant are ordered by their sums: the one whose sum starts over comes later.
     if newest_sum + cost >= 1000000000000000 and newest_at == at then at = at + 1 end
-    redis.call('ZADD', key, string.format('%.0f', at), struct.pack('>I7I7I4I5', at, newest_sum, cost, window / 1000))
-    -- More are dropped than are added, so that the log shrinks to what counts.
-    if expired > 0 then redis.call('ZREMRANGEBYRANK', key, '0', math.min(expired, 16) - 1) end
+    local member = struct.pack('>I7I7I4I5', at, newest_sum, cost, window / 1000)
+    redis.call('ZADD', key, string.format('%.0f', at), member)
     -- Twice the window, set by the first call of each window: long enough for all the others.
     if changed or not newest_at or at - at % window ~= newest_at - newest_at % window then
-      redis.call('PEXPIRE', key, string.format('%.0f', 2 * window / 1000 + SLACK))
+      local ended = redis.pcall('PEXPIRE', key, string.format('%.0f', 2 * window / 1000 + SLACK))
+      if type(ended) == 'table' and ended.err then
+        -- Rather no call than a log without an end.
+        redis.call('ZREM', key, member)
+        error(ended.err)
+      end
     end
+    -- More are dropped than are added, so that the log shrinks to what counts.
+    if expired > 0 then redis.call('ZREMRANGEBYRANK', key, '0', math.min(expired, 16) - 1) end
     remaining, total, newest_at = remaining - cost, total + cost, at
   end
   if total > 0 then reset_after = newest_at + window - now end

@@ -32,6 +32,9 @@ pub struct RedisStore {
     clock: Option<ManualClock>,
 }
 
+/// Waits are cut to this: nobody means longer ones.
+const LONGEST_WAIT: Duration = Duration::from_secs(3600);
+
 /// Whether checks are charged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Verb {
@@ -269,7 +272,7 @@ impl RedisStoreBuilder {
 
     /// How long a decision may take: connecting, waiting, redirections and retries included. 50 ms unless said.
     pub fn deadline(mut self, deadline: Duration) -> Self {
-        self.settings.deadline = deadline;
+        self.settings.deadline = deadline.min(LONGEST_WAIT);
         self
     }
 
@@ -281,7 +284,7 @@ impl RedisStoreBuilder {
 
     /// How long opening a connection may take. One second unless said.
     pub fn connect_timeout(mut self, timeout: Duration) -> Self {
-        self.settings.connect_timeout = timeout;
+        self.settings.connect_timeout = timeout.min(LONGEST_WAIT);
         self
     }
 

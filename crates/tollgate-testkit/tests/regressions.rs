@@ -44,3 +44,42 @@ async fn two_rates_in_turn_do_not_starve_a_bucket() {
     // Between what the slower and what the faster rate would have given.
     assert!((5 + 9..=5 + 20).contains(&admitted), "{admitted} calls were admitted");
 }
+
+/// Rights that were cut after the start-up test stopped a log's script between ZADD and PEXPIRE: the key was left without
+/// an end, and charged, while the answer said that nothing was.
+#[tokio::test]
+async fn rights_that_are_cut_later_leave_no_log_without_an_end() {
+    let server = Server::redis().acl("user app on >secret ~tollgate:* +@all").start();
+    let limiter = Limiter::new(RedisStore::connect(&server.url_as("app", "secret")).await.unwrap());
+    let key = Key::new("p", "s").unwrap();
+    let (limit, changed): (Limit, Limit) = ("10/h sliding_log".parse().unwrap(), "10/2h sliding_log".parse().unwrap());
+    let state = "tollgate:{s}:p:sl";
+    assert!(!server.command(&["ACL", "SETUSER", "app", "-pexpire"]).is_error());
+    let refused = limiter.check(Check::new(key, &limit)).await.unwrap_err();
+    assert!(refused.to_string().contains("pexpire"), "{refused}");
+    assert_eq!(server.command(&["EXISTS", state]).int(), 0, "a call that was refused is not charged");
+
+    assert!(!server.command(&["ACL", "SETUSER", "app", "+pexpire"]).is_error());
+    assert!(limiter.check(Check::new(key, &limit)).await.unwrap().allowed());
+    assert!(!server.command(&["ACL", "SETUSER", "app", "-pexpire"]).is_error());
+    assert!(limiter.check(Check::new(key, &changed)).await.is_err());
+    assert_eq!(server.command(&["ZCARD", state]).int(), 1, "what was used is still there");
+    assert!(server.command(&["PTTL", state]).int() > 0);
+}
+
+/// What is used is cut to a smaller capacity, also by a denied call, so that a lowered limit locks nobody out. Two sizes in
+/// use at once therefore admit the difference again with every turn: written down in `docs/guarantees.md`, pinned here.
+#[tokio::test]
+async fn two_sizes_in_turn_admit_their_difference_each_time() {
+    let clock = ManualClock::new(Timestamp::from_micros(1_700_000_000_000_000));
+    let limiter = Limiter::new(MemoryStore::builder().clock(clock).build());
+    let key = Key::new("p", "s").unwrap();
+    let (large, small): (Limit, Limit) = ("100/min".parse().unwrap(), "10/min".parse().unwrap());
+    let take = |limit, cost| limiter.check_now(Check::new(key, limit).cost(Cost::new(cost).unwrap())).unwrap();
+    assert!(take(&large, 100).allowed());
+    for _ in 0..3 {
+        assert!(!take(&small, 1).allowed());
+        assert!(!take(&large, 91).allowed());
+        assert!(take(&large, 90).allowed());
+    }
+}

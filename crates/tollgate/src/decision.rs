@@ -150,8 +150,8 @@ impl Decision {
         self.source
     }
 
-    /// The instant, on the store's clock, as of which it was decided. A refund names it. The epoch, if no store had to
-    /// be asked.
+    /// The instant, on the store's clock, as of which it was decided. A refund names it. It means nothing if
+    /// no store had to be asked.
     pub fn decided_at(&self) -> Timestamp {
         self.decided_at
     }

@@ -136,7 +136,8 @@ impl<S: Store> Limiter<S> {
         Ok(self.store.reset(&check).await?)
     }
 
-    /// A limit of zero needs no store to deny; the other limits are only looked at.
+    /// A limit of zero needs no store to deny. If there are other limits beside it, the store is asked what is left of them,
+    /// and an error does not change the answer.
     async fn deny_zero(&self, checks: &[Check<'_>]) -> Decision {
         let others: Vec<Check<'_>> = checks.iter().filter(|check| check.limit.amount() > 0).copied().collect();
         let peeked = if others.is_empty() { None } else { self.store.peek(&others).await.ok() };

@@ -60,7 +60,7 @@ pub enum StoreError {
         in_flight: usize,
     },
     /// The store answered and will go on answering so until someone changes its settings: a wrong password, a missing
-    /// ACL rule, a full memory. Nothing was charged.
+    /// ACL rule, a full memory. Nothing was charged, unless rights were cut while a script of several checks ran.
     Refused {
         /// What the store said.
         reason: String,

@@ -61,6 +61,8 @@ fn threads_on_the_real_clock_stay_within_the_bound_and_are_answered_in_order() {
         let report = history::bound(&limit, &records);
         assert!(report.holds(), "{limit}: {}", report.violations[0]);
         assert!(report.admitted >= 500);
+        let wrong = history::replay(&limit, &records);
+        assert!(wrong.is_empty(), "{limit}: {} answers are out of order, first {:?}", wrong.len(), wrong[0]);
     }
 }
 

@@ -89,7 +89,7 @@ impl Numbers {
             return Err(LimitError::SlowBurst { burst: self.capacity, largest });
         }
         let unit = |tick: u64| (self.window / tick) / gcd(self.amount, self.window / tick);
-        let tick = coarsest_needed(self.window, |tick| fits(self.capacity, unit(tick)));
+        let tick = finest_that_fits(self.window, |tick| fits(self.capacity, unit(tick)));
         let unit = unit(tick);
         let refill = self.amount / gcd(self.amount, self.window / tick);
         let full = (self.capacity * unit).div_ceil(refill) * tick;
@@ -97,7 +97,7 @@ impl Numbers {
     }
 
     fn sliding_counter(self) -> Self {
-        let tick = coarsest_needed(self.window, |tick| fits(self.amount, self.window / tick));
+        let tick = finest_that_fits(self.window, |tick| fits(self.amount, self.window / tick));
         Self { tick, full: 2 * self.window, ..self }
     }
 
@@ -144,7 +144,7 @@ fn fits(a: u64, b: u64) -> bool {
 
 /// The smallest tick that divides the window and satisfies `enough`, among those made of small primes; at worst the
 /// thousandth of the window, which is whole because windows are whole milliseconds.
-fn coarsest_needed(window: u64, enough: impl Fn(u64) -> bool) -> u64 {
+fn finest_that_fits(window: u64, enough: impl Fn(u64) -> bool) -> u64 {
     if enough(1) {
         return 1;
     }

@@ -20,7 +20,22 @@ impl FromStr for Limit {
     type Err = LimitError;
 
     fn from_str(text: &str) -> Result<Self, LimitError> {
-        text.parse::<LimitBuilder>()?.build()
+        text.parse::<LimitBuilder>()?.build().map_err(|error| error.in_text(text))
+    }
+}
+
+impl LimitError {
+    /// The same, pointing at the place in the text that the limit was read from.
+    #[must_use]
+    pub fn in_text(self, text: &str) -> Self {
+        let place = match &self {
+            Self::Syntax { .. } => return self,
+            Self::TooLarge { what: "amount", .. } => text.find(|c: char| c.is_ascii_digit()),
+            Self::Window { .. } => text.find(['/', 'p']),
+            _ => text.find("burst"),
+        };
+        let place = &text[place.unwrap_or(0)..];
+        Scan { text, rest: place }.error(self.to_string())
     }
 }
 
@@ -228,6 +243,11 @@ mod tests {
             ("99999999999999999999/s", 0, "the largest number"),
             ("5/min, 3/s", 5, "expected `burst` or an algorithm"),
             ("∞/s", 0, "expected an amount"),
+            (" 2000000000/day", 1, "the largest is 1000000000"),
+            ("5/min burst 3 sliding_log", 6, "has no meaning for sliding_log"),
+            ("5/min burst 2000000000", 6, "the largest is 1000000000"),
+            ("5/min burst 0", 6, "at least 1"),
+            ("1/365d burst 101", 7, "the largest that works is 100"),
         ] {
             match text.parse::<Limit>() {
                 Err(LimitError::Syntax { at: found, problem: said, .. }) => {

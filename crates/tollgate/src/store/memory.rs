@@ -89,7 +89,8 @@ impl MemoryStore {
         let now = self.clock.now();
         let print = self.print(&check.key);
         let mut shard = lock(self.shard_of(print));
-        let now = self.in_order(now, [&mut *shard]);
+        let now = self.in_order(now, shard.latest());
+        shard.decides_at(now);
         if let Some(status) = shard.step_known(print, check, now.as_micros(), mode) {
             drop(shard);
             return decision(Statuses::from(status), false, now);
@@ -111,7 +112,11 @@ impl MemoryStore {
         order.dedup();
         let now = self.clock.now();
         let mut guards: Vec<MutexGuard<'_, Shard>> = order.iter().map(|&home| lock(&self.shards[home])).collect();
-        let now = self.in_order(now, guards.iter_mut().map(|guard| &mut **guard));
+        let latest = guards.iter().map(|shard| shard.latest()).max().unwrap_or(now);
+        let now = self.in_order(now, latest);
+        for shard in &mut guards {
+            shard.decides_at(now);
+        }
         let mut pass = |mode: Mode| -> Vec<Step> {
             let mut steps: Vec<Step> = Vec::with_capacity(checks.len());
             for (at, check) in checks.iter().enumerate() {
@@ -121,7 +126,11 @@ impl MemoryStore {
                 let earlier = if mode == Mode::Take { 0 } else { at };
                 let mut step = shard.step(prints[at], check, now.as_micros(), mode, earlier);
                 // A state must not be charged by two checks that were each weighed alone.
-                if step.shared.is_some() && steps.iter().any(|other| other.shared == step.shared) {
+                let same_state = |other: usize| {
+                    let same_table = checks[other].limit.algorithm().kind() == check.limit.algorithm().kind();
+                    steps[other].shared == step.shared && homes[other] == homes[at] && same_table
+                };
+                if step.shared.is_some() && (0..at).any(same_state) {
                     step.status = no_room(check.limit);
                 }
                 steps.push(step);
@@ -139,13 +148,19 @@ impl MemoryStore {
     /// The clock is read before the locks are taken, so that others wait for less; who waited longest may come last. This
     /// puts the instants in the order in which they are decided.
     #[inline(always)]
-    fn in_order<'s>(&self, now: Timestamp, shards: impl IntoIterator<Item = &'s mut Shard>) -> Timestamp {
+    fn in_order(&self, now: Timestamp, latest: Timestamp) -> Timestamp {
         // A clock moved by hand is taken at its word.
-        if !self.clock.runs() {
-            return now;
-        }
-        let ordered = shards.into_iter().fold(now.as_micros(), |now, shard| shard.in_order(now));
-        Timestamp::from_micros(ordered)
+        if now >= latest || !self.clock.runs() { now } else { self.out_of_order(now, latest) }
+    }
+
+    /// A moment's wait is put behind what was decided meanwhile. A longer one, or a clock that was set back: only a new
+    /// reading can tell.
+    #[cold]
+    fn out_of_order(&self, now: Timestamp, latest: Timestamp) -> Timestamp {
+        const MOMENT: u64 = 1_000_000;
+        let set_back = |now: Timestamp| latest.as_micros().saturating_sub(now.as_micros()) >= MOMENT;
+        let now = if set_back(now) { self.clock.now() } else { now };
+        if set_back(now) { now } else { now.max(latest) }
     }
 
     #[inline]
@@ -240,7 +255,7 @@ impl Store for MemoryStore {
         let now = self.clock.now();
         let print = self.print(&check.key);
         let mut shard = lock(self.shard_of(print));
-        let now = self.in_order(now, [&mut *shard]).as_micros();
+        let now = self.in_order(now, shard.latest()).as_micros();
         Ok(shard.refund(print, check, now, charged_at.map_or(now, Timestamp::as_micros)))
     }
 
@@ -254,5 +269,30 @@ impl Store for MemoryStore {
         let mut shard = lock(self.shard_of(print));
         let now = self.clock.now().as_micros();
         shard.count(print, op, now)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A thread that was stopped for seconds between reading the clock and taking the lock brought an instant from before:
+    /// it was taken for a clock that had been set back, and the next call found seconds of refill.
+    #[test]
+    fn a_long_wait_for_the_lock_does_not_turn_the_clock_back() {
+        let store = MemoryStore::new();
+        let latest = store.now();
+        let stale = Timestamp::from_micros(latest.as_micros() - 5_000_000);
+        assert!(store.in_order(stale, latest) >= latest);
+        let moment = Timestamp::from_micros(latest.as_micros() - 5);
+        assert_eq!(store.in_order(moment, latest), latest);
+    }
+
+    #[test]
+    fn a_clock_that_was_set_back_is_believed() {
+        let store = MemoryStore::new();
+        let now = store.now();
+        let hour_ahead = Timestamp::from_micros(now.as_micros() + 3_600_000_000);
+        assert!(store.in_order(now, hour_ahead) < hour_ahead);
     }
 }

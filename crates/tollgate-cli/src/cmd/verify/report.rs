@@ -1,6 +1,7 @@
 //! What `verify` prints: a row for each scene, and what is wrong in words.
 
 use std::io::Write;
+use std::time::Duration;
 
 use serde_json::{Value, json};
 use tollgate_redis::{ServerReport, StoreUrl};
@@ -11,6 +12,7 @@ use super::scene::Scene;
 use crate::output;
 use crate::paint::Paint;
 use crate::plain;
+use crate::span;
 use crate::table::{self, Cell, Table};
 
 pub(crate) struct Report<'a> {
@@ -20,8 +22,8 @@ pub(crate) struct Report<'a> {
     pub(crate) findings: &'a [Finding],
 }
 
-const HEADINGS: [&str; 9] =
-    ["algorithm", "limit", "decisions", "admitted", "tightest", "per s", "wrong", "orphans", "verdict"];
+const HEADINGS: [&str; 10] =
+    ["algorithm", "limit", "decisions", "admitted", "bound", "worst span", "per s", "wrong", "orphans", "verdict"];
 
 impl Report<'_> {
     pub(crate) fn write(&self, out: &mut impl Write) -> anyhow::Result<()> {
@@ -184,13 +186,18 @@ impl Report<'_> {
 }
 
 fn row(scene: &Scene, finding: &Finding) -> Vec<Cell> {
-    let tightest = finding.tightest.map_or("-".to_owned(), |span| format!("{}/{}", span.admitted, span.allowed));
+    let bound = finding.tightest.map_or("-".to_owned(), |span| span.allowed.to_string());
+    let worst = finding.tightest.map_or("-".to_owned(), |span| {
+        let lasted = Duration::from_micros(span.to.as_micros() - span.from.as_micros());
+        format!("{} in {}", span.admitted, span::render(lasted))
+    });
     vec![
         Cell::word(scene.title()),
         Cell::word(scene.written()),
         Cell::number(finding.decisions),
         Cell::number(finding.admitted),
-        Cell::figure(tightest).good_if(finding.violations == 0),
+        Cell::figure(bound),
+        Cell::figure(worst).good_if(finding.violations == 0),
         Cell::number(per_second(finding)),
         Cell::fault(finding.mismatches),
         finding.orphans().map_or_else(|| Cell::figure("-"), Cell::fault),

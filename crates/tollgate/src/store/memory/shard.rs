@@ -9,6 +9,7 @@ use crate::algorithm::sliding_window::SlidingWindow;
 use crate::algorithm::token_bucket::TokenBucket;
 use crate::algorithm::{Algorithm, State};
 use crate::check::Check;
+use crate::clock::Timestamp;
 use crate::counter::{CounterError, CounterOp, CounterValue};
 use crate::decision::Status;
 use crate::limit::Limit;
@@ -49,7 +50,7 @@ pub(super) struct Shard {
     counters: Table<Number>,
     bounds: Bounds,
     /// The latest instant as of which something was decided.
-    latest: u64,
+    latest: Timestamp,
 }
 
 #[derive(Debug)]
@@ -117,17 +118,18 @@ impl Shard {
             sliding_logs: Table::default(),
             counters: Table::default(),
             bounds: Bounds { keys, shared, sweep },
-            latest: 0,
+            latest: Timestamp::from_micros(0),
         }
     }
 
-    /// An instant that was read a moment ago, moved behind what was decided since. Further back than any moment, the clock
-    /// itself was set back.
     #[inline(always)]
-    pub(super) fn in_order(&mut self, now: u64) -> u64 {
-        const MOMENT: u64 = 1_000_000;
-        self.latest = if self.latest.saturating_sub(now) < MOMENT { self.latest.max(now) } else { now };
+    pub(super) fn latest(&self) -> Timestamp {
         self.latest
+    }
+
+    #[inline(always)]
+    pub(super) fn decides_at(&mut self, now: Timestamp) {
+        self.latest = now;
     }
 
     pub(super) fn len(&self) -> usize {

@@ -9,7 +9,7 @@ use redis::Value;
 use tokio::sync::{Notify, watch};
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep, timeout_at};
-use tollgate::store::StoreError;
+use tollgate::StoreError;
 
 use crate::fault::{Fault, none_of};
 use crate::node::Node;

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use redis::ServerError;
-use tollgate::store::StoreError;
+use tollgate::StoreError;
 
 /// One failed exchange. Everything but [`Fault::Lost`], [`Fault::TimedOut`] and [`Fault::Broken`] proves that the script
 /// changed nothing, and may therefore be asked again.

@@ -7,7 +7,7 @@ use std::time::Duration;
 use redis::{Cmd, Value};
 use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::{Instant, sleep_until, timeout_at};
-use tollgate::store::StoreError;
+use tollgate::StoreError;
 
 use crate::cluster::{Cluster, slot_of};
 use crate::fault::Fault;

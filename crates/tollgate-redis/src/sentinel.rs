@@ -7,7 +7,7 @@ use redis::{Cmd, PushInfo, PushKind, Value};
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
-use tollgate::store::StoreError;
+use tollgate::StoreError;
 
 use crate::fault::{Fault, PASSWORD_REMEDY, none_of};
 use crate::node::{Node, jitter};

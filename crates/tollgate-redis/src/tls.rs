@@ -9,7 +9,7 @@ use tokio_rustls::client::TlsStream;
 use tokio_rustls::rustls::pki_types::pem::PemObject as _;
 use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName};
 use tokio_rustls::rustls::{self, ClientConfig, RootCertStore};
-use tollgate::store::StoreError;
+use tollgate::StoreError;
 
 use crate::fault::Fault;
 

@@ -304,21 +304,8 @@ fn unescape(text: &str) -> Result<String, UrlError> {
 }
 
 fn nearest_scheme(written: &str) -> &'static str {
-    let distance = |scheme: &&(&'static str, Form, bool)| edits(written, scheme.0);
+    let distance = |scheme: &&(&'static str, Form, bool)| tollgate::edit_distance(written, scheme.0);
     SCHEMES.iter().min_by_key(distance).map_or("redis", |(name, ..)| name)
-}
-
-/// How many letters to insert, delete or change.
-fn edits(a: &str, b: &str) -> usize {
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, x) in a.bytes().enumerate() {
-        let mut diagonal = std::mem::replace(&mut row[0], i + 1);
-        for (j, y) in b.bytes().enumerate() {
-            let cost = (diagonal + usize::from(x != y)).min(row[j] + 1).min(row[j + 1] + 1);
-            diagonal = std::mem::replace(&mut row[j + 1], cost);
-        }
-    }
-    row[b.len()]
 }
 
 #[cfg(test)]

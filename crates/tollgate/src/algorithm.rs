@@ -100,15 +100,16 @@ fn did_you_mean(name: &str) -> String {
         return " of its own: it is the same limit as `token_bucket`".to_owned();
     }
     let words = Algorithm::ALL.map(Algorithm::name).into_iter().chain(["burst"]);
-    let nearest = words.min_by_key(|word| distance(name, word));
-    match nearest.filter(|word| distance(name, word) <= 3) {
+    let nearest = words.min_by_key(|word| edit_distance(name, word));
+    match nearest.filter(|word| edit_distance(name, word) <= 3) {
         Some(word) => format!(" (did you mean `{word}`?)"),
         None => String::new(),
     }
 }
 
-/// How many letters must be changed, added or dropped to get from one word to the other.
-fn distance(from: &str, to: &str) -> usize {
+/// How many letters must be changed, added or dropped to get from one word to the other: for "did you mean".
+#[doc(hidden)]
+pub fn edit_distance(from: &str, to: &str) -> usize {
     let mut row: Vec<usize> = (0..=to.len()).collect();
     for (i, a) in from.bytes().enumerate() {
         let mut diagonal = row[0];

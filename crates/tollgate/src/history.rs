@@ -28,7 +28,7 @@ use std::time::Duration;
 
 use crate::check::Cost;
 use crate::clock::Timestamp;
-use crate::decision::Decision;
+use crate::decision::{Decision, Status};
 
 pub use bound::{Bound, Rule, Span, bound};
 pub use replay::{Mismatch, replay};
@@ -54,7 +54,11 @@ impl Record {
     /// The answer to a call of a single check. (Of several checks, one that is satisfied is still not charged if another
     /// is denied: such an answer is no record of its key.)
     pub fn new(cost: Cost, decision: &Decision) -> Self {
-        let status = decision.binding();
+        Self::of(cost, decision, decision.binding())
+    }
+
+    /// What a call says of one of its checks.
+    pub fn of(cost: Cost, decision: &Decision, status: &Status) -> Self {
         Self {
             decided_at: decision.decided_at(),
             cost: cost.get(),

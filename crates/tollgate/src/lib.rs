@@ -23,7 +23,7 @@ mod key;
 mod limit;
 
 mod algorithm;
-pub mod store;
+mod store;
 mod sync;
 
 mod clock;
@@ -40,5 +40,7 @@ pub use limit::{Limit, LimitBuilder, LimitError};
 pub use limiter::{CheckError, InvalidCheck, Limiter, MAX_CHECKS, validate};
 pub use store::{MemoryStore, MemoryStoreBuilder, Overflow, Store, StoreError};
 
+#[doc(hidden)]
+pub use algorithm::edit_distance;
 #[doc(hidden)]
 pub use limit::Numbers;

@@ -33,14 +33,7 @@ const NO_WAIT_WILL_DO: u64 = u64::MAX;
 impl Entry {
     /// The answer to a call: one record for each limit. Which of them was charged is told by the whole decision.
     pub(crate) fn answer(key: u16, cost: Cost, decision: &Decision) -> Self {
-        let record = |status: &tollgate::Status| Record {
-            decided_at: decision.decided_at(),
-            cost: cost.get(),
-            allowed: decision.allowed(),
-            remaining: Some(status.remaining()),
-            retry_after: status.retry_after(),
-            reset_after: Some(status.reset_after()),
-        };
+        let record = |status| Record::of(cost, decision, status);
         Self::Answer { key, records: decision.statuses().iter().map(record).collect() }
     }
 

@@ -212,15 +212,7 @@ async fn ask_ours(
                 keys.into_iter().zip(&limits).map(|(key, limit)| Check::new(key, limit).cost(cost)).collect();
             for _ in 0..share {
                 let decision = limiter.check_all(&checks).await?;
-                let status = decision.statuses()[checks.len() - 1];
-                records.push(Record {
-                    decided_at: decision.decided_at(),
-                    cost: cost.get(),
-                    allowed: decision.allowed(),
-                    remaining: Some(status.remaining()),
-                    retry_after: status.retry_after(),
-                    reset_after: Some(status.reset_after()),
-                });
+                records.push(Record::of(cost, &decision, &decision.statuses()[checks.len() - 1]));
             }
             Ok::<_, CheckError>(records)
         });

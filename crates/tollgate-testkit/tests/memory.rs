@@ -8,7 +8,12 @@ mod counters;
 #[path = "memory/threads.rs"]
 mod threads;
 
-use tollgate::{Algorithm, Check, Cost, Key, Limit, Limiter, ManualClock, MemoryStore, Timestamp, history};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use tollgate::{
+    Algorithm, Check, Cost, CounterError, CounterName, CounterOp, CounterValue, Decision, Key, Limit, Limiter,
+    ManualClock, MemoryStore, Store, StoreError, Timestamp, history,
+};
 use tollgate_testkit::conformance::{self, MemoryRig};
 use tollgate_testkit::traces::Trace;
 
@@ -57,15 +62,46 @@ async fn two_stores_are_twins_when_time_steps_back() {
     }
 }
 
-/// The trace must be able to fail: a store that forgets is found out when time steps back.
+/// A store that forgets to charge one call in a thousand.
+struct Careless {
+    store: MemoryStore,
+    calls: AtomicU64,
+}
+
+impl Store for Careless {
+    async fn check(&self, checks: &[Check<'_>]) -> Result<Decision, StoreError> {
+        match self.calls.fetch_add(1, Ordering::Relaxed) % 1000 {
+            999 => self.store.peek(checks).await,
+            _ => self.store.check(checks).await,
+        }
+    }
+
+    async fn peek(&self, checks: &[Check<'_>]) -> Result<Decision, StoreError> {
+        self.store.peek(checks).await
+    }
+
+    async fn refund(&self, check: &Check<'_>, charged_at: Option<Timestamp>) -> Result<u64, StoreError> {
+        self.store.refund(check, charged_at).await
+    }
+
+    async fn reset(&self, check: &Check<'_>) -> Result<bool, StoreError> {
+        self.store.reset(check).await
+    }
+
+    async fn count(&self, name: &CounterName, op: CounterOp) -> Result<CounterValue, CounterError> {
+        self.store.count(name, op).await
+    }
+}
+
+/// The trace must be able to fail.
 #[tokio::test]
 async fn a_store_that_differs_is_found() {
     for (seed, algorithm) in (700..).zip(Algorithm::ALL) {
         let clock = ManualClock::new(START);
-        let swept = Limiter::new(MemoryStore::builder().clock(clock.clone()).build());
-        let unswept = Limiter::new(MemoryStore::builder().clock(clock.clone()).without_sweep().build());
+        let store = || MemoryStore::builder().clock(clock.clone()).without_sweep().build();
+        let careless = Limiter::new(Careless { store: store(), calls: AtomicU64::new(0) });
         let trace = Trace::new(algorithm, seed, 100_000).backward();
-        let mismatch = trace.run((&swept, &clock), (&unswept, &clock)).await.unwrap_err().to_string();
+        let mismatch = trace.run((&careless, &clock), (&Limiter::new(store()), &clock)).await.unwrap_err().to_string();
         assert!(mismatch.contains(algorithm.name()) && mismatch.contains("one: "), "{mismatch}");
     }
 }

@@ -69,9 +69,8 @@ impl Factors {
 /// only where the sums are; and not linear, so the distances are gone.
 #[inline(always)]
 fn mix(sum: u64) -> u64 {
-    let sum = (sum ^ sum >> 32).wrapping_mul(0xd6e8_feb8_6659_fd93);
-    let sum = (sum ^ sum >> 32).wrapping_mul(0xd6e8_feb8_6659_fd93);
-    sum ^ sum >> 32
+    let mixed = (sum ^ sum >> 32).wrapping_mul(0xd6e8_feb8_6659_fd93);
+    mixed ^ mixed >> 32
 }
 
 fn upper(sum: u128) -> u64 {

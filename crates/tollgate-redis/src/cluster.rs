@@ -6,12 +6,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
 
 use redis::Value;
-use tokio::sync::{Notify, watch};
 use tokio::task::AbortHandle;
-use tokio::time::{Instant, sleep, timeout_at};
+use tokio::time::{Instant, sleep};
 use tollgate::StoreError;
 
 use crate::fault::{Fault, none_of};
+use crate::lookout::Lookout;
 use crate::node::Node;
 use crate::url::Address;
 use crate::wire::Dial;
@@ -63,8 +63,7 @@ struct Shared {
     seeds: Vec<Address>,
     nodes: Mutex<HashMap<Address, Arc<Node>>>,
     map: RwLock<Map>,
-    wanted: Arc<Notify>,
-    looks: watch::Sender<u64>,
+    lookout: Lookout,
     turn: AtomicUsize,
 }
 
@@ -102,13 +101,12 @@ impl Cluster {
             seeds: addresses,
             nodes: Mutex::default(),
             map: RwLock::new(Map::empty()),
-            wanted: Arc::new(Notify::new()),
-            looks: watch::Sender::new(0),
+            lookout: Lookout::new(),
             turn: AtomicUsize::new(0),
             dial,
         });
         shared.look(shared.dial.timeout).await?;
-        let (weak, wanted) = (Arc::downgrade(&shared), Arc::clone(&shared.wanted));
+        let (weak, wanted) = (Arc::downgrade(&shared), shared.lookout.wanted());
         let watch = tokio::spawn(async move {
             loop {
                 wanted.notified().await;
@@ -151,14 +149,12 @@ impl Cluster {
     }
 
     pub(crate) fn look_again(&self) {
-        self.shared.wanted.notify_one();
+        self.shared.lookout.look_again();
     }
 
     /// Has the map read anew and waits for it; false if the deadline comes first.
     pub(crate) async fn renew(&self, deadline: Instant) -> bool {
-        let mut looks = self.shared.looks.subscribe();
-        self.look_again();
-        timeout_at(deadline, looks.changed()).await.is_ok()
+        self.shared.lookout.renew(deadline).await
     }
 
     pub(crate) fn masters(&self) -> Vec<Arc<Node>> {
@@ -184,7 +180,7 @@ impl Shared {
         let mut nodes = self.nodes();
         let node = nodes.entry(address.clone()).or_insert_with(|| {
             let dial = Dial { address: address.clone(), ..self.dial.clone() };
-            Node::new(dial, Some(Arc::clone(&self.wanted)))
+            Node::new(dial, Some(self.lookout.wanted()))
         });
         Arc::clone(node)
     }
@@ -205,7 +201,7 @@ impl Shared {
                     *self.map.write().unwrap_or_else(PoisonError::into_inner) = map;
                     // The map holds its masters, a call holds the one it asks; who is held by nobody else may go.
                     self.nodes().retain(|address, node| self.seeds.contains(address) || Arc::strong_count(node) > 1);
-                    self.looks.send_modify(|looks| *looks += 1);
+                    self.lookout.has_looked();
                     return Ok(());
                 }
                 Err(fault) => failed.push(fault.into_store_error(node.address())),

@@ -12,6 +12,8 @@ mod wire;
 
 mod node;
 
+mod lookout;
+
 mod cluster;
 mod sentinel;
 

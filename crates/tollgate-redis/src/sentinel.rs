@@ -4,12 +4,13 @@ use std::sync::{Arc, PoisonError, RwLock, Weak};
 use std::time::Duration;
 
 use redis::{Cmd, PushInfo, PushKind, Value};
-use tokio::sync::{Notify, mpsc, watch};
+use tokio::sync::{Notify, mpsc};
 use tokio::task::AbortHandle;
-use tokio::time::{Instant, sleep, timeout, timeout_at};
+use tokio::time::{Instant, sleep, timeout};
 use tollgate::StoreError;
 
 use crate::fault::{Fault, PASSWORD_REMEDY, none_of};
+use crate::lookout::Lookout;
 use crate::node::{Node, jitter};
 use crate::url::Address;
 use crate::wire::{Dial, Wire};
@@ -32,26 +33,24 @@ struct Shared {
     /// How to reach a master, but for its address.
     servers: Dial,
     master: RwLock<Arc<Node>>,
-    wanted: Arc<Notify>,
-    looks: watch::Sender<u64>,
+    lookout: Lookout,
 }
 
 impl Sentinel {
     pub(crate) async fn connect(watchers: Vec<Dial>, name: String, servers: Dial) -> Result<Self, StoreError> {
-        let wanted = Arc::new(Notify::new());
+        let lookout = Lookout::new();
         let listeners = watchers.clone();
         let watchers: Vec<Arc<Node>> = watchers.into_iter().map(|dial| Node::new(dial, None)).collect();
         let address = named_by(&watchers, &name, servers.timeout).await?;
-        let node = Node::new(Dial { address, ..servers.clone() }, Some(Arc::clone(&wanted)));
+        let node = Node::new(Dial { address, ..servers.clone() }, Some(lookout.wanted()));
         let patience = Instant::now() + servers.timeout + LOOK;
         node.wire(patience).await.map_err(|fault| fault.into_store_error(node.address()))?;
 
-        let looks = watch::Sender::new(0);
-        let shared = Arc::new(Shared { watchers, name, servers, master: RwLock::new(node), wanted, looks });
+        let shared = Arc::new(Shared { watchers, name, servers, master: RwLock::new(node), lookout });
         let mut tasks =
-            vec![tokio::spawn(watch_master(Arc::downgrade(&shared), Arc::clone(&shared.wanted))).abort_handle()];
+            vec![tokio::spawn(watch_master(Arc::downgrade(&shared), shared.lookout.wanted())).abort_handle()];
         for dial in listeners {
-            let listener = listen(dial, shared.name.clone(), Arc::clone(&shared.wanted));
+            let listener = listen(dial, shared.name.clone(), shared.lookout.wanted());
             tasks.push(tokio::spawn(listener).abort_handle());
         }
         Ok(Self { shared, tasks })
@@ -63,14 +62,12 @@ impl Sentinel {
     }
 
     pub(crate) fn look_again(&self) {
-        self.shared.wanted.notify_one();
+        self.shared.lookout.look_again();
     }
 
     /// Has the sentinels asked and waits for their answer; false if the deadline comes first.
     pub(crate) async fn renew(&self, deadline: Instant) -> bool {
-        let mut looks = self.shared.looks.subscribe();
-        self.look_again();
-        timeout_at(deadline, looks.changed()).await.is_ok()
+        self.shared.lookout.renew(deadline).await
     }
 }
 
@@ -100,7 +97,7 @@ impl Shared {
             Ok(address) => self.adopt(address).await,
             Err(_) => false,
         };
-        self.looks.send_modify(|looks| *looks += 1);
+        self.lookout.has_looked();
         found
     }
 
@@ -108,7 +105,7 @@ impl Shared {
         if *self.master.read().unwrap_or_else(PoisonError::into_inner).address() == address {
             return true;
         }
-        let node = Node::new(Dial { address, ..self.servers.clone() }, Some(Arc::clone(&self.wanted)));
+        let node = Node::new(Dial { address, ..self.servers.clone() }, Some(self.lookout.wanted()));
         let is_master = node.wire(Instant::now() + self.servers.timeout + LOOK).await.is_ok();
         if is_master {
             *self.master.write().unwrap_or_else(PoisonError::into_inner) = node;

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use redis::Value;
 use tollgate::{
-    Check, CounterError, CounterName, CounterOp, CounterValue, Decision, Key, KeyError, ManualClock, Source, Status,
-    Store, StoreError, Timestamp,
+    Check, CounterError, CounterName, CounterOp, CounterValue, Decision, Key, ManualClock, Source, Status, Store,
+    StoreError, Timestamp,
 };
 
 use crate::link::{Link, Settings};
@@ -345,7 +345,8 @@ impl Store for RedisStore {
             CounterOp::Get => ("get", String::new(), String::new()),
             CounterOp::Delete => ("delete", String::new(), String::new()),
         };
-        let key = Key::new("counter", name.as_str()).map_err(|error| long_name(&error, name))?;
+        let too_long = |_| CounterError::Name { bytes: name.as_str().len() };
+        let key = Key::new("counter", name.as_str()).map_err(too_long)?;
         let key = key.encode(&self.prefix, "n");
         let reply = self.link.run(&self.scripts.counter, &[key], &[verb, &delta, &ttl]).await?;
         let (outcome, text) = match &reply {
@@ -371,8 +372,4 @@ impl Store for RedisStore {
             _ => Err(corrupt(&format!("it answered {reply:?}")).into()),
         }
     }
-}
-
-fn long_name(_: &KeyError, name: &CounterName) -> CounterError {
-    CounterError::Name { bytes: name.as_str().len() }
 }

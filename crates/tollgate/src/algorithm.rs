@@ -13,6 +13,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use crate::limit::Limit;
+use crate::words::nearest;
 
 /// How a limit is enforced. What each promises is in `docs/guarantees.md`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
@@ -99,28 +100,11 @@ fn did_you_mean(name: &str) -> String {
     if name.eq_ignore_ascii_case("gcra") {
         return " of its own: it is the same limit as `token_bucket`".to_owned();
     }
-    let words = Algorithm::ALL.map(Algorithm::name).into_iter().chain(["burst"]);
-    let nearest = words.min_by_key(|word| edit_distance(name, word));
-    match nearest.filter(|word| edit_distance(name, word) <= 3) {
+    let words: Vec<&str> = Algorithm::ALL.map(Algorithm::name).into_iter().chain(["burst"]).collect();
+    match nearest(name, &words) {
         Some(word) => format!(" (did you mean `{word}`?)"),
         None => String::new(),
     }
-}
-
-/// How many letters must be changed, added or dropped to get from one word to the other: for "did you mean".
-#[doc(hidden)]
-pub fn edit_distance(from: &str, to: &str) -> usize {
-    let mut row: Vec<usize> = (0..=to.len()).collect();
-    for (i, a) in from.bytes().enumerate() {
-        let mut diagonal = row[0];
-        row[0] = i + 1;
-        for (j, b) in to.bytes().enumerate() {
-            let changed = diagonal + usize::from(a != b);
-            diagonal = row[j + 1];
-            row[j + 1] = changed.min(row[j] + 1).min(diagonal + 1);
-        }
-    }
-    row[to.len()]
 }
 
 /// What a store remembers for one key. Instants and durations are microseconds.

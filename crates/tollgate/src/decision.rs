@@ -1,5 +1,6 @@
 //! The answer: what each check got, and what that means for the call.
 
+use std::cmp::Ordering;
 use std::ops::Deref;
 use std::time::Duration;
 
@@ -61,6 +62,30 @@ impl Status {
         Self { remaining: units(self.remaining() + given).min(self.limit), ..self }
     }
 
+    /// The same numbers, with another outcome.
+    pub(crate) fn as_allowed(self, allowed: bool) -> Self {
+        Self { allowed, retry_after: if allowed { 0 } else { self.retry_after }, ..self }
+    }
+
+    /// Nothing limits it.
+    pub(crate) fn unlimited() -> Self {
+        Self { retry_after: 0, reset_after: 0, limit: u32::MAX, remaining: u32::MAX, allowed: true }
+    }
+
+    /// Allowed, and nothing is known to be used.
+    pub(crate) fn untouched(limit: &Limit) -> Self {
+        let capacity = units(limit.capacity());
+        Self { retry_after: 0, reset_after: 0, limit: capacity, remaining: capacity, allowed: true }
+    }
+
+    /// Which of two binds more: the denied one with the longer wait, or else the one with less left.
+    pub(crate) fn tightness(&self, other: &Self) -> Ordering {
+        let by_outcome = other.allowed.cmp(&self.allowed);
+        let by_wait = self.retry_after.cmp(&other.retry_after);
+        let by_rest = other.remaining.cmp(&self.remaining);
+        by_outcome.then(by_wait).then(by_rest).then(self.reset_after.cmp(&other.reset_after))
+    }
+
     /// Denied, and no wait will change that.
     pub(crate) fn never(limit: &Limit) -> Self {
         Self { retry_after: NEVER, reset_after: 0, limit: units(limit.capacity()), remaining: 0, allowed: false }
@@ -84,15 +109,42 @@ pub enum Source {
     ZeroLimit,
     /// The store is full, and the key it does not know shares a state with others or is denied.
     Overflow,
+    /// The store could not answer, and the policy allows what it cannot decide.
+    OnErrorAllow,
+    /// The store could not answer, and the policy denies what it cannot decide.
+    OnErrorDeny,
+    /// The store could not answer, and this process decided by itself.
+    OnErrorLocal,
+    /// More is asked than the limit can ever hold: nobody had to be asked.
+    TooCostly,
+    /// Nothing limits it.
+    Unlimited,
 }
 
 impl Source {
+    /// All of them.
+    pub const ALL: &[Self] = &[
+        Self::Store,
+        Self::ZeroLimit,
+        Self::Overflow,
+        Self::OnErrorAllow,
+        Self::OnErrorDeny,
+        Self::OnErrorLocal,
+        Self::TooCostly,
+        Self::Unlimited,
+    ];
+
     /// The word used in JSON, metrics and logs.
     pub fn name(self) -> &'static str {
         match self {
             Self::Store => "store",
             Self::ZeroLimit => "zero_limit",
             Self::Overflow => "overflow",
+            Self::OnErrorAllow => "on_error_allow",
+            Self::OnErrorDeny => "on_error_deny",
+            Self::OnErrorLocal => "on_error_local",
+            Self::TooCostly => "too_costly",
+            Self::Unlimited => "unlimited",
         }
     }
 }
@@ -131,13 +183,8 @@ impl Decision {
 
     /// Which check binds: the denied one with the longest wait, or else the one with least left.
     pub fn binding_index(&self) -> usize {
-        let tighter = |a: &Status, b: &Status| {
-            let by_outcome = b.allowed.cmp(&a.allowed);
-            let by_wait = a.retry_after.cmp(&b.retry_after);
-            by_outcome.then(by_wait).then(b.remaining.cmp(&a.remaining)).then(a.reset_after.cmp(&b.reset_after))
-        };
         let indexed = self.statuses.iter().enumerate();
-        indexed.max_by(|(_, a), (_, b)| tighter(a, b)).map_or(0, |(index, _)| index)
+        indexed.max_by(|(_, a), (_, b)| a.tightness(b)).map_or(0, |(index, _)| index)
     }
 
     /// The status of the check that binds.

@@ -26,6 +26,11 @@ mod algorithm;
 mod store;
 mod sync;
 
+mod descriptor;
+mod policy;
+
+mod words;
+
 mod clock;
 mod counter;
 pub mod history;
@@ -35,12 +40,17 @@ pub use check::{Check, Cost, CostError};
 pub use clock::{Clock, ManualClock, Timestamp};
 pub use counter::{Counter, CounterError, CounterName, CounterOp, CounterValue};
 pub use decision::{Decision, Source, Status, Statuses};
+pub use descriptor::Descriptor;
 pub use key::{Key, KeyError, decode_policy};
 pub use limit::{Limit, LimitBuilder, LimitError};
 pub use limiter::{CheckError, InvalidCheck, Limiter, MAX_CHECKS, validate};
+pub use policy::{
+    Ask, Charge, Domain, Excess, Match, Matcher, Mode, OnError, Outcome, Pattern, Policy, PolicyError, PolicySet,
+    PolicySetError, Reason, Rule, Rules, Ruling, UnknownWord, Verdict, Want, subject,
+};
 pub use store::{MemoryStore, MemoryStoreBuilder, Overflow, Store, StoreError};
 
 #[doc(hidden)]
-pub use algorithm::edit_distance;
-#[doc(hidden)]
 pub use limit::Numbers;
+#[doc(hidden)]
+pub use words::{edit_distance, nearest};

@@ -103,19 +103,13 @@ impl<S: Store> Limiter<S> {
     /// cluster are charged one after the other; the decision then says that it was [`split`](Decision::split).)
     pub async fn check_all(&self, checks: &[Check<'_>]) -> Result<Decision, CheckError> {
         validate(checks)?;
-        if checks.iter().any(|check| check.limit.amount() == 0) {
-            return Ok(self.deny_zero(checks).await);
-        }
-        Ok(self.store.check(checks).await?)
+        Ok(take(&*self.store, checks).await?)
     }
 
     /// What [`check_all`](Self::check_all) would answer, but nothing is charged: `remaining` is what there is now.
     pub async fn peek(&self, checks: &[Check<'_>]) -> Result<Decision, CheckError> {
         validate(checks)?;
-        if checks.iter().any(|check| check.limit.amount() == 0) {
-            return Ok(self.deny_zero(checks).await);
-        }
-        Ok(self.store.peek(checks).await?)
+        Ok(look(&*self.store, checks).await?)
     }
 
     /// Gives back the cost of a check that was charged, and answers how many units counted.
@@ -135,20 +129,6 @@ impl<S: Store> Limiter<S> {
     pub async fn reset(&self, check: Check<'_>) -> Result<bool, CheckError> {
         Ok(self.store.reset(&check).await?)
     }
-
-    /// A limit of zero needs no store to deny. If there are other limits beside it, the store is asked what is left of them,
-    /// and an error does not change the answer.
-    async fn deny_zero(&self, checks: &[Check<'_>]) -> Decision {
-        let others: Vec<Check<'_>> = checks.iter().filter(|check| check.limit.amount() > 0).copied().collect();
-        let peeked = if others.is_empty() { None } else { self.store.peek(&others).await.ok() };
-        let decided_at = peeked.as_ref().map_or(Timestamp::from_micros(0), Decision::decided_at);
-        let mut peeked = peeked.iter().flat_map(Decision::statuses);
-        let statuses = checks.iter().map(|check| match check.limit.amount() {
-            0 => Status::never(check.limit),
-            _ => peeked.next().copied().unwrap_or_else(|| Status::never(check.limit)),
-        });
-        Decision::from_statuses(statuses.collect(), Source::ZeroLimit, decided_at)
-    }
 }
 
 impl Limiter<MemoryStore> {
@@ -167,6 +147,34 @@ impl<S> Clone for Limiter<S> {
     fn clone(&self) -> Self {
         Self { store: Arc::clone(&self.store) }
     }
+}
+
+/// Charges checks that make sense.
+pub(crate) async fn take<S: Store>(store: &S, checks: &[Check<'_>]) -> Result<Decision, StoreError> {
+    if has_zero(checks) { Ok(deny_zero(store, checks).await) } else { store.check(checks).await }
+}
+
+/// Looks at checks that make sense.
+pub(crate) async fn look<S: Store>(store: &S, checks: &[Check<'_>]) -> Result<Decision, StoreError> {
+    if has_zero(checks) { Ok(deny_zero(store, checks).await) } else { store.peek(checks).await }
+}
+
+fn has_zero(checks: &[Check<'_>]) -> bool {
+    checks.iter().any(|check| check.limit.amount() == 0)
+}
+
+/// A limit of zero needs no store to deny. If there are other limits beside it, the store is asked what is left of them,
+/// and an error does not change the answer.
+async fn deny_zero<S: Store>(store: &S, checks: &[Check<'_>]) -> Decision {
+    let others: Vec<Check<'_>> = checks.iter().filter(|check| check.limit.amount() > 0).copied().collect();
+    let peeked = if others.is_empty() { None } else { store.peek(&others).await.ok() };
+    let decided_at = peeked.as_ref().map_or(Timestamp::from_micros(0), Decision::decided_at);
+    let mut peeked = peeked.iter().flat_map(Decision::statuses);
+    let statuses = checks.iter().map(|check| match check.limit.amount() {
+        0 => Status::never(check.limit),
+        _ => peeked.next().copied().unwrap_or_else(|| Status::never(check.limit)),
+    });
+    Decision::from_statuses(statuses.collect(), Source::ZeroLimit, decided_at)
 }
 
 /// Whether a limiter would ask a store about these checks, for those who want to know before there is a store.

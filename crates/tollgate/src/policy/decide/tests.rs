@@ -1,0 +1,270 @@
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use super::super::{Outcome, Rule, Rules, Want};
+use super::*;
+use crate::clock::ManualClock;
+use crate::counter::{CounterError, CounterName, CounterOp, CounterValue};
+
+/// A store that can be switched off.
+struct Frail {
+    store: MemoryStore,
+    down: AtomicBool,
+}
+
+impl Frail {
+    fn new() -> Self {
+        let clock = ManualClock::new(Timestamp::from_micros(1_000_000_000));
+        Self { store: MemoryStore::builder().clock(clock).build(), down: AtomicBool::new(false) }
+    }
+
+    fn works(&self) -> Result<(), StoreError> {
+        match self.down.load(Ordering::Relaxed) {
+            true => Err(StoreError::Unavailable { reason: "switched off".to_owned() }),
+            false => Ok(()),
+        }
+    }
+}
+
+impl Store for Frail {
+    async fn check(&self, checks: &[Check<'_>]) -> Result<Decision, StoreError> {
+        self.works()?;
+        self.store.check(checks).await
+    }
+
+    async fn peek(&self, checks: &[Check<'_>]) -> Result<Decision, StoreError> {
+        self.works()?;
+        self.store.peek(checks).await
+    }
+
+    async fn refund(&self, check: &Check<'_>, charged_at: Option<Timestamp>) -> Result<u64, StoreError> {
+        self.works()?;
+        self.store.refund(check, charged_at).await
+    }
+
+    async fn reset(&self, check: &Check<'_>) -> Result<bool, StoreError> {
+        self.works()?;
+        self.store.reset(check).await
+    }
+
+    async fn count(&self, name: &CounterName, op: CounterOp) -> Result<CounterValue, CounterError> {
+        self.store.count(name, op).await
+    }
+}
+
+struct Scene {
+    store: Frail,
+    local: MemoryStore,
+    set: PolicySet,
+}
+
+impl Scene {
+    /// Policies of one domain; each counts by its own name, all apply to every call.
+    fn of(policies: Vec<Policy>) -> Self {
+        let rules = policies.iter().map(|_| Rule::new()).collect();
+        Self::with_rules(policies, rules)
+    }
+
+    fn with_rules(policies: Vec<Policy>, rules: Vec<Rule>) -> Self {
+        let domain = Domain::new("d", policies, Box::new(Rules(rules)));
+        let local = MemoryStore::builder().clock(ManualClock::new(Timestamp::from_micros(5_000_000))).build();
+        Self { store: Frail::new(), local, set: PolicySet::new(vec![domain]).unwrap() }
+    }
+
+    fn ask(&self, charge: Charge) -> Verdict {
+        self.ask_all(&[Ask { descriptor: Descriptor::new(), charge, limit: None }])
+    }
+
+    fn ask_all(&self, asks: &[Ask]) -> Verdict {
+        ready(self.set.decide(&self.store, &self.local, "d", asks)).unwrap()
+    }
+
+    fn take(&self, cost: u64) -> Verdict {
+        self.ask(Charge::Take(Cost::new(cost).unwrap()))
+    }
+
+    fn remaining(&self) -> Vec<u64> {
+        self.ask(Charge::Look).rulings().iter().map(|ruling| ruling.status().remaining()).collect()
+    }
+
+    fn switch(&self, down: bool) {
+        self.store.down.store(down, Ordering::Relaxed);
+    }
+}
+
+/// The embedded store never waits.
+fn ready<T>(future: impl Future<Output = T>) -> T {
+    let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+    match std::pin::pin!(future).poll(&mut context) {
+        std::task::Poll::Ready(value) => value,
+        std::task::Poll::Pending => unreachable!("the embedded store never waits"),
+    }
+}
+
+fn policy(name: &str, limit: &str) -> Policy {
+    Policy::new(name, "d", Some(limit.parse().unwrap())).unwrap()
+}
+
+#[test]
+fn enforced_policies_are_charged_all_or_none() {
+    let scene = Scene::of(vec![policy("small", "1/h"), policy("large", "5/h")]);
+    assert!(scene.take(1).allowed());
+    assert_eq!(scene.take(1).outcome(), Outcome::Denied);
+    assert_eq!(scene.remaining(), [0, 4]);
+    assert_eq!(scene.take(1).binding().unwrap().policy().name(), "small");
+}
+
+#[test]
+fn a_shadow_is_counted_and_reported_and_never_refuses() {
+    let scene = Scene::of(vec![policy("shadow", "1/h").with_mode(Mode::Shadow), policy("real", "3/h")]);
+    assert!(scene.take(1).allowed());
+    let second = scene.take(1);
+    assert!(second.allowed() && !second.rulings()[0].status().allowed());
+    assert_eq!(second.binding().unwrap().policy().name(), "real");
+    assert_eq!(scene.remaining(), [0, 1]);
+}
+
+#[test]
+fn a_shadow_is_not_charged_for_what_was_denied() {
+    let scene = Scene::of(vec![policy("shadow", "9/h").with_mode(Mode::Shadow), policy("real", "1/h")]);
+    scene.take(1);
+    assert!(!scene.take(1).allowed());
+    assert_eq!(scene.remaining(), [8, 0]);
+}
+
+#[test]
+fn quotas_deny_only_when_all_of_them_are_used_up() {
+    let quota = |name, limit| policy(name, limit).with_mode(Mode::Quota);
+    let scene = Scene::of(vec![quota("one", "1/h"), quota("two", "2/h"), policy("real", "5/h")]);
+    assert!(scene.take(1).allowed());
+    let second = scene.take(1);
+    assert!(second.allowed() && !second.rulings()[0].status().allowed());
+    assert_eq!(second.binding().unwrap().policy().name(), "two");
+    assert_eq!(scene.take(1).outcome(), Outcome::Denied);
+    assert_eq!(scene.remaining(), [0, 0, 3]);
+}
+
+#[test]
+fn a_quota_gets_back_what_an_enforced_policy_denied() {
+    let scene = Scene::of(vec![policy("quota", "9/h").with_mode(Mode::Quota), policy("real", "1/h")]);
+    scene.take(1);
+    assert!(!scene.take(1).allowed());
+    assert_eq!(scene.remaining(), [8, 0]);
+}
+
+#[test]
+fn a_cost_that_does_not_fit_is_charged_nothing_or_takes_what_is_left() {
+    let refuse = Scene::of(vec![policy("p", "10/h")]);
+    refuse.take(7);
+    assert_eq!(refuse.take(5).rulings()[0].charged(), 0);
+    assert_eq!(refuse.remaining(), [3]);
+
+    let drain = Scene::of(vec![policy("p", "10/h").with_excess(Excess::Drain)]);
+    drain.take(7);
+    let drained = drain.take(5);
+    assert_eq!((drained.outcome(), drained.rulings()[0].charged()), (Outcome::Denied, 3));
+    assert_eq!(drain.remaining(), [0]);
+}
+
+#[test]
+fn a_cost_above_the_capacity_is_told_apart_and_never_charged() {
+    let scene = Scene::of(vec![policy("p", "10/h"), policy("q", "100/h")]);
+    let verdict = scene.take(11);
+    assert_eq!(verdict.outcome(), Outcome::Denied);
+    assert_eq!(verdict.rulings()[0].source(), Source::TooCostly);
+    assert_eq!(scene.remaining(), [10, 100]);
+    let drain = Scene::of(vec![policy("p", "10/h").with_excess(Excess::Drain)]);
+    assert_eq!(drain.take(1000).rulings()[0].source(), Source::Store);
+    assert_eq!(drain.remaining(), [0]);
+}
+
+#[test]
+fn giving_back_never_denies_and_says_how_much_counted() {
+    let scene = Scene::of(vec![policy("p", "3/h")]);
+    scene.take(3);
+    let back = scene.ask(Charge::GiveBack(Cost::new(2).unwrap(), None));
+    assert!(back.allowed());
+    assert_eq!((back.rulings()[0].given_back(), back.rulings()[0].status().remaining()), (2, 2));
+}
+
+#[test]
+fn one_subject_in_two_descriptors_counts_once_with_the_larger_cost() {
+    let rule = Rule::new().when("user", Want::one_of(["*"])).partition("user");
+    let scene = Scene::with_rules(vec![policy("p", "10/h")], vec![rule]);
+    let user = || Descriptor::new().with("user", "42");
+    let asks = [Ask::new(user(), Cost::ONE), Ask::new(user().with("path", "/"), Cost::new(4).unwrap())];
+    let verdict = scene.ask_all(&asks);
+    let remaining: Vec<u64> = verdict.rulings().iter().map(|ruling| ruling.status().remaining()).collect();
+    assert_eq!(remaining, [6, 6]);
+}
+
+#[test]
+fn a_limit_that_a_request_brings_along_replaces_the_policies() {
+    let scene = Scene::of(vec![policy("p", "1/h")]);
+    let limit = Some("2/h".parse().unwrap());
+    let ask = Ask { limit, ..Ask::new(Descriptor::new().with("user", "42"), Cost::ONE) };
+    let outcomes: Vec<bool> = (0..3).map(|_| scene.ask_all(std::slice::from_ref(&ask)).allowed()).collect();
+    assert_eq!(outcomes, [true, true, false]);
+    assert_eq!(scene.remaining(), [1]);
+}
+
+#[test]
+fn an_unknown_domain_has_no_limits() {
+    let scene = Scene::of(vec![policy("p", "0/h")]);
+    let asks = [Ask::new(Descriptor::new(), Cost::ONE)];
+    let verdict = ready(scene.set.decide(&scene.store, &scene.local, "other", &asks)).unwrap();
+    assert!(verdict.allowed() && verdict.binding().is_none());
+}
+
+#[test]
+fn each_policy_answers_for_itself_when_the_store_cannot() {
+    let with = |on_error| policy("p", "1/h").with_on_error(on_error);
+    let down = |policy| {
+        let scene = Scene::of(vec![policy]);
+        scene.switch(true);
+        let seen: Vec<(Outcome, Source)> =
+            (0..2).map(|_| scene.take(1)).map(|one| (one.outcome(), one.rulings()[0].source())).collect();
+        seen
+    };
+    assert_eq!(down(with(OnError::Allow)), [(Outcome::Allowed, Source::OnErrorAllow); 2]);
+    assert_eq!(down(with(OnError::Deny)), [(Outcome::Unavailable, Source::OnErrorDeny); 2]);
+    assert_eq!(
+        down(with(OnError::Local)),
+        [(Outcome::Allowed, Source::OnErrorLocal), (Outcome::Denied, Source::OnErrorLocal)]
+    );
+}
+
+#[test]
+fn one_policy_that_denies_on_error_keeps_the_others_uncharged() {
+    let scene = Scene::of(vec![policy("deny", "9/h").with_on_error(OnError::Deny), policy("local", "1/h")]);
+    scene.switch(true);
+    for _ in 0..3 {
+        let verdict = scene.take(1);
+        assert_eq!(verdict.outcome(), Outcome::Unavailable);
+        assert_eq!(verdict.rulings()[1].status().remaining(), 1);
+        assert!(verdict.store_error().is_some());
+    }
+}
+
+#[test]
+fn a_shadow_of_a_dead_store_refuses_nothing() {
+    let shadow = policy("p", "1/h").with_mode(Mode::Shadow).with_on_error(OnError::Deny);
+    let scene = Scene::of(vec![shadow, policy("local", "5/h")]);
+    scene.switch(true);
+    assert!(scene.take(1).allowed());
+}
+
+#[test]
+fn near_is_reported_above_the_threshold() {
+    let scene = Scene::of(vec![policy("p", "10/h").with_near(80)]);
+    let near: Vec<bool> = (0..10).map(|_| scene.take(1).rulings()[0].near()).collect();
+    assert_eq!(near, [false, false, false, false, false, false, false, false, true, true]);
+}
+
+#[test]
+fn reset_forgets_what_the_descriptors_fall_under() {
+    let scene = Scene::of(vec![policy("p", "1/h"), policy("q", "1/h")]);
+    scene.take(1);
+    let asks = [Ask::new(Descriptor::new(), Cost::ONE)];
+    assert_eq!(ready(scene.set.reset(&scene.store, "d", &asks)), Ok(2));
+    assert!(scene.take(1).allowed());
+}

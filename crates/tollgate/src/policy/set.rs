@@ -1,0 +1,82 @@
+//! All policies together: immutable, swapped whole.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+use super::{Domain, Policy, Reason};
+use crate::descriptor::Descriptor;
+
+/// All policies, by domain. It never changes: a new one takes its place.
+#[derive(Debug, Default)]
+pub struct PolicySet {
+    domains: Vec<Domain>,
+    /// Where each domain is, and the place of its first policy among all.
+    places: HashMap<String, (usize, usize)>,
+}
+
+/// Why policies cannot be together.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum PolicySetError {
+    /// Two domains have one name.
+    #[error("there are two domains named `{domain}`: join them, or rename one")]
+    SameDomain {
+        /// Its name.
+        domain: String,
+    },
+    /// Two policies have one name.
+    #[error("domain `{domain}` has two policies named `{policy}`: their counts would mix; rename one")]
+    SamePolicy {
+        /// The domain.
+        domain: String,
+        /// Its policy.
+        policy: String,
+    },
+}
+
+impl PolicySet {
+    /// These domains and no others.
+    pub fn new(domains: Vec<Domain>) -> Result<Self, PolicySetError> {
+        let mut places = HashMap::new();
+        let mut first = 0;
+        for (at, domain) in domains.iter().enumerate() {
+            if places.insert(domain.name().to_owned(), (at, first)).is_some() {
+                return Err(PolicySetError::SameDomain { domain: domain.name().to_owned() });
+            }
+            let mut names = HashSet::new();
+            if let Some(twice) = domain.policies().iter().find(|policy| !names.insert(policy.name())) {
+                let (domain, policy) = (domain.name().to_owned(), twice.name().to_owned());
+                return Err(PolicySetError::SamePolicy { domain, policy });
+            }
+            first += domain.policies().len();
+        }
+        Ok(Self { domains, places })
+    }
+
+    /// The domain of this name.
+    pub fn domain(&self, name: &str) -> Option<&Domain> {
+        self.places.get(name).map(|(at, _)| &self.domains[*at])
+    }
+
+    /// All domains.
+    pub fn domains(&self) -> &[Domain] {
+        &self.domains
+    }
+
+    /// All policies, domain after domain; a [`Ruling`](super::Ruling) names its policy by the place here.
+    pub fn policies(&self) -> impl Iterator<Item = &Arc<Policy>> {
+        self.domains.iter().flat_map(Domain::policies)
+    }
+
+    /// For people: what becomes of each policy of `domain`, and why. Nothing is charged.
+    pub fn explain(&self, domain: &str, descriptors: &[&Descriptor]) -> Vec<(&Arc<Policy>, Reason)> {
+        let Some(domain) = self.domain(domain) else { return Vec::new() };
+        let reasons = domain.matcher().explain(descriptors).into_iter();
+        reasons.map(|reason| (&domain.policies()[reason.policy], reason)).collect()
+    }
+
+    /// The domain and the place of its first policy.
+    pub(super) fn placed(&self, name: &str) -> Option<(&Domain, usize)> {
+        self.places.get(name).map(|(at, first)| (&self.domains[*at], *first))
+    }
+}

@@ -1,0 +1,161 @@
+//! The answer to a call under policies.
+
+use std::sync::Arc;
+
+use super::{Mode, Policy};
+use crate::clock::Timestamp;
+use crate::decision::{Source, Status};
+use crate::limit::Limit;
+use crate::store::StoreError;
+
+/// The answer to a call under policies: what became of it, and one ruling for each policy that applied to a descriptor.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Verdict {
+    pub(super) rulings: Vec<Ruling>,
+    pub(super) decided_at: Option<Timestamp>,
+    pub(super) split: bool,
+    pub(super) store_error: Option<StoreError>,
+}
+
+/// What becomes of a call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Outcome {
+    /// It may proceed.
+    Allowed,
+    /// A limit is used up.
+    Denied,
+    /// The store cannot answer, and a policy denies what it cannot decide.
+    Unavailable,
+}
+
+/// What one policy says about one descriptor.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Ruling {
+    pub(super) policy: Arc<Policy>,
+    pub(super) place: usize,
+    pub(super) descriptor: usize,
+    pub(super) subject: String,
+    pub(super) limit: Option<Limit>,
+    pub(super) status: Status,
+    pub(super) source: Source,
+    pub(super) asked: u64,
+    pub(super) charged: u64,
+    pub(super) given_back: u64,
+}
+
+impl Verdict {
+    /// What becomes of the call.
+    pub fn outcome(&self) -> Outcome {
+        let denied = |ruling: &&Ruling| ruling.policy.mode() == Mode::Enforce && !ruling.status.allowed();
+        let mut refusals = self.rulings.iter().filter(denied).peekable();
+        if refusals.peek().is_some() {
+            let by_limit = refusals.any(|ruling| ruling.source != Source::OnErrorDeny);
+            return if by_limit { Outcome::Denied } else { Outcome::Unavailable };
+        }
+        let quotas = || self.rulings.iter().filter(|ruling| ruling.policy.mode() == Mode::Quota);
+        if quotas().next().is_some() && quotas().all(|ruling| !ruling.status.allowed()) {
+            let by_limit = quotas().any(|ruling| ruling.source != Source::OnErrorDeny);
+            return if by_limit { Outcome::Denied } else { Outcome::Unavailable };
+        }
+        Outcome::Allowed
+    }
+
+    /// Whether the call may proceed.
+    pub fn allowed(&self) -> bool {
+        self.outcome() == Outcome::Allowed
+    }
+
+    /// One ruling for each policy that applied, in the order of policies and descriptors.
+    pub fn rulings(&self) -> &[Ruling] {
+        &self.rulings
+    }
+
+    /// The ruling that binds: of those that can refuse, the denied one with the longest wait, or else the one with least
+    /// left. `None` if no limit applied.
+    pub fn binding(&self) -> Option<&Ruling> {
+        let limits = self.rulings.iter().filter(|ruling| ruling.mode() != Mode::Shadow && ruling.limit.is_some());
+        // A quota that is used up binds only if the call is denied.
+        let allowed = self.allowed();
+        let binds = |ruling: &&Ruling| ruling.mode() != Mode::Quota || !allowed || ruling.status.allowed();
+        limits.clone().filter(binds).max_by(|a, b| a.status.tightness(&b.status)).or_else(|| limits.clone().next())
+    }
+
+    /// The instant on the store's clock as of which it was decided, if a store was asked. A refund names it.
+    pub fn decided_at(&self) -> Option<Timestamp> {
+        self.decided_at
+    }
+
+    /// Whether limits in different slots of a cluster were charged one after the other.
+    pub fn split(&self) -> bool {
+        self.split
+    }
+
+    /// Why the store could not answer, if it could not.
+    pub fn store_error(&self) -> Option<&StoreError> {
+        self.store_error.as_ref()
+    }
+}
+
+impl Ruling {
+    /// The policy.
+    pub fn policy(&self) -> &Arc<Policy> {
+        &self.policy
+    }
+
+    /// The place of the policy among all of the set.
+    pub fn place(&self) -> usize {
+        self.place
+    }
+
+    /// Which descriptor of the call.
+    pub fn descriptor(&self) -> usize {
+        self.descriptor
+    }
+
+    /// Whom it counts.
+    pub fn subject(&self) -> &str {
+        &self.subject
+    }
+
+    /// The limit that held: the policy's, or this caller's own. `None` never refuses.
+    pub fn limit(&self) -> Option<&Limit> {
+        self.limit.as_ref()
+    }
+
+    /// What the limit says.
+    pub fn status(&self) -> &Status {
+        &self.status
+    }
+
+    /// Where that came from.
+    pub fn source(&self) -> Source {
+        self.source
+    }
+
+    /// Whether the policy refuses.
+    pub fn mode(&self) -> Mode {
+        self.policy.mode()
+    }
+
+    /// The units that were asked for; zero for a look.
+    pub fn asked(&self) -> u64 {
+        self.asked
+    }
+
+    /// The units that were charged.
+    pub fn charged(&self) -> u64 {
+        self.charged
+    }
+
+    /// The units that were given back.
+    pub fn given_back(&self) -> u64 {
+        self.given_back
+    }
+
+    /// Whether the limit is nearly reached, as the policy defines it.
+    pub fn near(&self) -> bool {
+        let (limit, used) =
+            (self.status.limit(), self.status.limit() - self.status.remaining().min(self.status.limit()));
+        self.limit.is_some() && self.status.allowed() && used * 100 > limit * u64::from(self.policy.near())
+    }
+}

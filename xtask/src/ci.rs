@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 
-use crate::{hygiene, run, test};
+use crate::{hygiene, proto, run, test};
 
 /// Stops at the first step that fails.
 pub fn run() -> Result<()> {
@@ -11,6 +11,7 @@ pub fn run() -> Result<()> {
     let mut doc = run::cargo(&["doc", "--no-deps", "--workspace"]);
     run::run(doc.env("RUSTDOCFLAGS", "-D warnings"))?;
     hygiene::run()?;
+    proto::run(&["--check".to_owned()])?;
     test::run(&[])?;
     println!("xtask ci: all green");
     Ok(())

@@ -3,6 +3,7 @@
 mod bench;
 mod ci;
 mod hygiene;
+mod proto;
 mod run;
 mod setup;
 mod test;
@@ -16,8 +17,9 @@ usage: cargo xtask <verb>
 
   setup                                 find or install redis-server, valkey-server and a C compiler
   test [cargo test arguments]           setup, all tests, then the interleaving tests
-  ci                                    fmt, clippy, doc, hygiene, test: what CI runs
+  ci                                    fmt, clippy, doc, hygiene, proto, test: what CI runs
   hygiene                               dependencies, file sizes, forbidden words, links
+  proto [--check]                       generate the code of Envoy's protocol, or tell whether it is up to date
   twins --steps N [--algorithm A]       compare memory and Lua over N random steps
   bench embedded|redis [arguments]      measure, side by side with peers";
 
@@ -32,6 +34,7 @@ fn main() -> ExitCode {
         "test" => test::run(rest),
         "ci" => ci::run(),
         "hygiene" => hygiene::run(),
+        "proto" => proto::run(rest),
         "twins" => twins::run(rest),
         "bench" => bench::run(rest),
         "help" | "--help" | "-h" => {

@@ -1,0 +1,3 @@
+//! The server: decisions over HTTP and Envoy's rate limit service, and what operators need beside them.
+
+pub mod listen;

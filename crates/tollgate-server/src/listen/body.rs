@@ -1,0 +1,170 @@
+//! Bodies with a limit on the way in, and watched on the way out.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
+use std::task::{Context, Poll, ready};
+
+use axum::body::{Body, Bytes};
+use http::{HeaderMap, HeaderValue};
+use http_body::{Body as _, Frame, SizeHint};
+use hyper::body::Incoming;
+use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
+
+use super::connection::OpenRequest;
+
+/// Read and thrown away past the limit, as a multiple of it: closing on a caller that is still sending would reset the
+/// connection before it has read why.
+const DISCARDED: usize = 4;
+
+/// What became of a request's body.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Fate(Arc<AtomicU8>);
+
+const ARRIVING: u8 = 0;
+const WHOLE: u8 = 1;
+const TOO_LARGE: u8 = 2;
+
+impl Fate {
+    pub(super) fn is_arriving(&self) -> bool {
+        self.0.load(Relaxed) == ARRIVING
+    }
+
+    pub(super) fn is_too_large(&self) -> bool {
+        self.0.load(Relaxed) == TOO_LARGE
+    }
+}
+
+#[derive(Debug, thiserror::Error)]
+#[error("the body is larger than this server reads")]
+pub(super) struct TooLarge;
+
+/// A request's body that ends in an error past the limit.
+#[derive(Debug)]
+pub(super) struct RequestBody {
+    inner: Incoming,
+    left: usize,
+    discard: usize,
+    fate: Fate,
+}
+
+impl RequestBody {
+    pub(super) fn new(inner: Incoming, max: usize) -> Self {
+        let whole = inner.is_end_stream();
+        let declared = inner.size_hint().lower();
+        let discard = max.saturating_mul(DISCARDED);
+        let mut body = Self { inner, left: max, discard, fate: Fate::default() };
+        if whole {
+            body.fate.0.store(WHOLE, Relaxed);
+        } else if usize::try_from(declared).is_ok_and(|declared| declared <= max) {
+            // Arrives under the limit, or is counted as it comes.
+        } else {
+            body.fate.0.store(TOO_LARGE, Relaxed);
+            body.left = 0;
+            // No point in reading what would not be read to its end anyhow.
+            if declared > discard as u64 {
+                body.discard = 0;
+            }
+        }
+        body
+    }
+
+    pub(super) fn fate(&self) -> Fate {
+        self.fate.clone()
+    }
+
+    /// Reads what may be thrown away, for the caller's sake.
+    pub(super) async fn discard(mut self) {
+        while let Some(Ok(_)) = std::future::poll_fn(|cx| Pin::new(&mut self).poll_frame(cx)).await {}
+    }
+}
+
+impl http_body::Body for RequestBody {
+    type Data = Bytes;
+    type Error = tower::BoxError;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
+        let this = &mut *self;
+        loop {
+            if this.fate.is_too_large() && this.discard == 0 {
+                return Poll::Ready(Some(Err(TooLarge.into())));
+            }
+            let frame = match ready!(Pin::new(&mut this.inner).poll_frame(cx)) {
+                None if this.fate.is_too_large() => return Poll::Ready(Some(Err(TooLarge.into()))),
+                None => {
+                    this.fate.0.store(WHOLE, Relaxed);
+                    return Poll::Ready(None);
+                }
+                Some(Err(error)) => return Poll::Ready(Some(Err(error.into()))),
+                Some(Ok(frame)) => frame,
+            };
+            let length = frame.data_ref().map_or(0, Bytes::len);
+            if let Some(left) = this.left.checked_sub(length)
+                && !this.fate.is_too_large()
+            {
+                this.left = left;
+                return Poll::Ready(Some(Ok(frame)));
+            }
+            this.fate.0.store(TOO_LARGE, Relaxed);
+            this.discard = this.discard.saturating_sub(length);
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        !self.fate.is_too_large() && self.inner.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.inner.size_hint()
+    }
+}
+
+/// An answer's body: its connection is not idle before it is sent.
+#[derive(Debug)]
+pub(super) struct AnswerBody {
+    inner: Body,
+    _open: OpenRequest,
+    /// Set for gRPC only.
+    closing: Option<Pin<Box<WaitForCancellationFutureOwned>>>,
+    ended: bool,
+}
+
+impl AnswerBody {
+    /// A gRPC stream that waits for news ends when `closing` is cancelled: a watcher of the health service would
+    /// otherwise hold up every drain.
+    pub(super) fn new(inner: Body, open: OpenRequest, closing: Option<&CancellationToken>) -> Self {
+        let closing = closing.filter(|_| !inner.is_end_stream());
+        let closing = closing.map(|closing| Box::pin(closing.clone().cancelled_owned()));
+        Self { inner, _open: open, closing, ended: false }
+    }
+}
+
+impl http_body::Body for AnswerBody {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
+        let this = &mut *self;
+        if this.ended {
+            return Poll::Ready(None);
+        }
+        if let Poll::Ready(frame) = Pin::new(&mut this.inner).poll_frame(cx) {
+            return Poll::Ready(frame);
+        }
+        let Some(closing) = &mut this.closing else { return Poll::Pending };
+        ready!(closing.as_mut().poll(cx));
+        this.ended = true;
+        let mut trailers = HeaderMap::new();
+        trailers.insert("grpc-status", HeaderValue::from_static("14"));
+        trailers.insert("grpc-message", HeaderValue::from_static("the connection is closing; try another"));
+        Poll::Ready(Some(Ok(Frame::trailers(trailers))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.ended || self.inner.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.inner.size_hint()
+    }
+}

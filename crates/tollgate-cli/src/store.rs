@@ -1,12 +1,9 @@
-//! Which store a command works on: the only place that knows them all.
+//! Which store a command works on, and how long it waits for it.
 
 use std::io::{self, Write};
 use std::time::Duration;
 
-use tollgate::{
-    Check, CounterError, CounterName, CounterOp, CounterValue, Decision, MemoryStore, Store, StoreError, Timestamp,
-};
-use tollgate_redis::{ConnectError, RedisStore};
+use tollgate_redis::{AnyStore, ConnectError, RedisStore};
 
 /// Where the states are kept.
 #[derive(Debug, clap::Args)]
@@ -23,87 +20,37 @@ pub(crate) struct StoreArgs {
 impl StoreArgs {
     /// The URL of the server, unless states live in this process.
     pub(crate) fn url(&self) -> Option<&str> {
-        (self.store != AnyStore::MEMORY).then_some(self.store.as_str())
+        (self.store.trim() != AnyStore::MEMORY).then_some(self.store.as_str())
     }
 
     /// Opens the store.
     pub(crate) async fn open(&self) -> anyhow::Result<AnyStore> {
-        Ok(match self.url() {
-            None => AnyStore::Memory(MemoryStore::new()),
-            Some(url) => AnyStore::Redis(Box::new(AnyStore::redis(url, &self.prefix).await?)),
-        })
+        let store = AnyStore::builder(&self.store).prefix(&self.prefix).deadline(PATIENCE).open().await;
+        store.map_err(blame)
     }
 }
 
 /// People wait longer than services do.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// One of the stores there are.
-pub(crate) enum AnyStore {
-    Memory(MemoryStore),
-    Redis(Box<RedisStore>),
+/// The store on a server, its keys beginning with `prefix`.
+pub(crate) async fn redis(url: &str, prefix: &str) -> anyhow::Result<RedisStore> {
+    RedisStore::builder(url).prefix(prefix).deadline(PATIENCE).connect().await.map_err(blame)
 }
 
-impl AnyStore {
-    const MEMORY: &str = "memory";
-
-    /// Says on stderr if what a command did here is forgotten when it ends.
-    pub(crate) fn note_if_forgotten(&self) {
-        match self {
-            Self::Memory(_) => {
-                let _ = writeln!(
-                    io::stderr(),
-                    "note: the embedded store forgets everything when this command ends; to keep it, \
-                     add --store redis://127.0.0.1:6379 or set TOLLGATE_STORE"
-                );
-            }
-            Self::Redis(_) => {}
-        }
-    }
-
-    /// The store on a server, its keys beginning with `prefix`.
-    pub(crate) async fn redis(url: &str, prefix: &str) -> anyhow::Result<RedisStore> {
-        let store = RedisStore::builder(url).prefix(prefix).deadline(PATIENCE).connect().await;
-        store.map_err(|error| match error {
-            ConnectError::Prefix { .. } => anyhow::Error::from(error).context("--prefix"),
-            error => anyhow::Error::from(error).context("--store"),
-        })
-    }
+/// Names the option that is to blame.
+fn blame(error: ConnectError) -> anyhow::Error {
+    let option = if matches!(error, ConnectError::Prefix { .. }) { "--prefix" } else { "--store" };
+    anyhow::Error::from(error).context(option)
 }
 
-impl Store for AnyStore {
-    async fn check(&self, checks: &[Check<'_>]) -> Result<Decision, StoreError> {
-        match self {
-            Self::Memory(store) => store.check(checks).await,
-            Self::Redis(store) => store.check(checks).await,
-        }
-    }
-
-    async fn peek(&self, checks: &[Check<'_>]) -> Result<Decision, StoreError> {
-        match self {
-            Self::Memory(store) => store.peek(checks).await,
-            Self::Redis(store) => store.peek(checks).await,
-        }
-    }
-
-    async fn refund(&self, check: &Check<'_>, charged_at: Option<Timestamp>) -> Result<u64, StoreError> {
-        match self {
-            Self::Memory(store) => store.refund(check, charged_at).await,
-            Self::Redis(store) => store.refund(check, charged_at).await,
-        }
-    }
-
-    async fn reset(&self, check: &Check<'_>) -> Result<bool, StoreError> {
-        match self {
-            Self::Memory(store) => store.reset(check).await,
-            Self::Redis(store) => store.reset(check).await,
-        }
-    }
-
-    async fn count(&self, name: &CounterName, op: CounterOp) -> Result<CounterValue, CounterError> {
-        match self {
-            Self::Memory(store) => store.count(name, op).await,
-            Self::Redis(store) => store.count(name, op).await,
-        }
+/// Says on stderr if what a command did here is forgotten when it ends.
+pub(crate) fn note_if_forgotten(store: &AnyStore) {
+    if matches!(store, AnyStore::Memory(_)) {
+        let _ = writeln!(
+            io::stderr(),
+            "note: the embedded store forgets everything when this command ends; to keep it, \
+             add --store redis://127.0.0.1:6379 or set TOLLGATE_STORE"
+        );
     }
 }

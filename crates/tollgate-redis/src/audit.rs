@@ -102,6 +102,9 @@ async fn look_through(
             tally.stopped_early();
             return Ok(());
         }
+        if !sweep.rest_between().is_zero() {
+            tokio::time::sleep(sweep.rest_between()).await;
+        }
     }
 }
 

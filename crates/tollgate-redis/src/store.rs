@@ -52,7 +52,7 @@ impl Verb {
 }
 
 /// The settings of a [`RedisStore`].
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 #[must_use = "call `.connect().await`"]
 pub struct RedisStoreBuilder {
     url: String,
@@ -263,6 +263,17 @@ impl std::fmt::Debug for RedisStore {
     }
 }
 
+impl std::fmt::Debug for RedisStoreBuilder {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        // As it was written the URL may hold a password; as it is read it prints none.
+        f.debug_struct("RedisStoreBuilder")
+            .field("url", &StoreUrl::from_str(&self.url))
+            .field("prefix", &self.prefix)
+            .field("settings", &self.settings)
+            .finish_non_exhaustive()
+    }
+}
+
 impl RedisStoreBuilder {
     /// What every key begins with. `tollgate` unless said.
     pub fn prefix(mut self, prefix: &str) -> Self {
@@ -295,10 +306,20 @@ impl RedisStoreBuilder {
         self
     }
 
+    /// What is wrong with the URL or the prefix, if anything: all that no server needs to be asked for.
+    pub fn validate(&self) -> Result<(), ConnectError> {
+        StoreUrl::from_str(&self.url)?;
+        self.validate_prefix()
+    }
+
+    pub(crate) fn validate_prefix(&self) -> Result<(), ConnectError> {
+        check_prefix(&self.prefix)
+    }
+
     /// Connects, and makes sure that the server can be used.
     pub async fn connect(self) -> Result<RedisStore, ConnectError> {
         let url = StoreUrl::from_str(&self.url)?;
-        check_prefix(&self.prefix)?;
+        self.validate_prefix()?;
         let scripts = if self.clock.is_some() { Scripts::on_manual_clock() } else { Scripts::new() };
         let link = Link::connect(&url, self.settings).await?;
         let store = RedisStore { link, prefix: self.prefix, scripts, clock: self.clock };

@@ -7,7 +7,7 @@ use tollgate::Limiter;
 
 use crate::output::{self, Outcome, OutputArgs};
 use crate::question::{CostArg, QuestionArgs};
-use crate::store::StoreArgs;
+use crate::store::{StoreArgs, note_if_forgotten};
 
 /// Charge a call if every limit has room for it
 #[derive(Debug, clap::Args)]
@@ -43,7 +43,7 @@ pub(crate) async fn run(args: Args, out: &mut impl Write) -> anyhow::Result<Outc
         let limiter = Limiter::new(args.store.open().await?);
         let decision = limiter.check_all(&checks).await?;
         output::write_decision(out, &args.output, &policies, &decision)?;
-        limiter.store().note_if_forgotten();
+        note_if_forgotten(limiter.store());
         return Ok(Outcome::from(&decision));
     };
     ensure!(repeat > 0, "--repeat 0 makes no call: say how many, for example --repeat 5");

@@ -10,7 +10,7 @@ use tollgate::{Counter, CounterName, CounterValue};
 
 use crate::output::{self, Outcome, OutputArgs};
 use crate::span;
-use crate::store::{AnyStore, StoreArgs};
+use crate::store::{StoreArgs, note_if_forgotten};
 
 /// Add to, read and delete atomic counters
 #[derive(Debug, clap::Args)]
@@ -145,7 +145,7 @@ pub(crate) async fn run(args: Args, out: &mut impl Write) -> anyhow::Result<Outc
 }
 
 impl Of {
-    async fn counter(&self, ttl: Option<&TtlArg>) -> anyhow::Result<Counter<AnyStore>> {
+    async fn counter(&self, ttl: Option<&TtlArg>) -> anyhow::Result<Counter<tollgate_redis::AnyStore>> {
         let ttl = ttl.and_then(|arg| arg.ttl.as_deref()).map(span::parse).transpose()?;
         // Read before a store is opened: a bad name needs no server to be refused.
         let name = CounterName::new(self.name.as_str())?;
@@ -154,7 +154,7 @@ impl Of {
         if let Some(ttl) = ttl {
             counter = counter.expires_after(ttl)?;
         }
-        store.note_if_forgotten();
+        note_if_forgotten(&store);
         Ok(counter)
     }
 

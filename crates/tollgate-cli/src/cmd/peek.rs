@@ -6,7 +6,7 @@ use tollgate::Limiter;
 
 use crate::output::{self, Outcome, OutputArgs};
 use crate::question::{CostArg, QuestionArgs};
-use crate::store::StoreArgs;
+use crate::store::{StoreArgs, note_if_forgotten};
 
 /// Say what `check` would answer, and charge nothing
 #[derive(Debug, clap::Args)]
@@ -36,6 +36,6 @@ pub(crate) async fn run(args: Args, out: &mut impl Write) -> anyhow::Result<Outc
     let limiter = Limiter::new(args.store.open().await?);
     let decision = limiter.peek(&checks).await?;
     output::write_decision(out, &args.output, &question.policies(), &decision)?;
-    limiter.store().note_if_forgotten();
+    note_if_forgotten(limiter.store());
     Ok(Outcome::from(&decision))
 }

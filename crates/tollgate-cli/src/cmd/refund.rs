@@ -8,7 +8,7 @@ use tollgate::{Limiter, Timestamp};
 use crate::output::{self, Outcome, OutputArgs};
 use crate::plain;
 use crate::question::{CostArg, QuestionArgs};
-use crate::store::StoreArgs;
+use crate::store::{StoreArgs, note_if_forgotten};
 
 /// Give back units that a call was charged, and say how many counted
 #[derive(Debug, clap::Args)]
@@ -52,6 +52,6 @@ pub(crate) async fn run(args: Args, out: &mut impl Write) -> anyhow::Result<Outc
     if args.output.json {
         output::write_json(out, &json!({ "refunds": refunds }))?;
     }
-    limiter.store().note_if_forgotten();
+    note_if_forgotten(limiter.store());
     Ok(Outcome::Allowed)
 }

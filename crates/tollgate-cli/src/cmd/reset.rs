@@ -8,7 +8,7 @@ use tollgate::Limiter;
 use crate::output::{self, Outcome, OutputArgs};
 use crate::plain;
 use crate::question::QuestionArgs;
-use crate::store::StoreArgs;
+use crate::store::{StoreArgs, note_if_forgotten};
 
 /// Forget what a subject has used, and say whether there was anything to forget
 #[derive(Debug, clap::Args)]
@@ -46,6 +46,6 @@ pub(crate) async fn run(args: Args, out: &mut impl Write) -> anyhow::Result<Outc
     if args.output.json {
         output::write_json(out, &json!({ "resets": resets }))?;
     }
-    limiter.store().note_if_forgotten();
+    note_if_forgotten(limiter.store());
     Ok(Outcome::Allowed)
 }

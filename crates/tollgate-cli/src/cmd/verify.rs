@@ -20,7 +20,7 @@ use tollgate_redis::{Audit, ServerReport, Sweep};
 
 use crate::output::{Outcome, OutputArgs};
 use crate::progress::Progress;
-use crate::store::{AnyStore, StoreArgs};
+use crate::store::{self, StoreArgs};
 use crate::table;
 use judge::Finding;
 use report::Report;
@@ -133,7 +133,7 @@ impl<'a> Stage<'a> {
         let Some(url) = args.store.url() else {
             return Ok(Self { place: Place::Memory(Limiter::new(MemoryStore::new())), servers: Vec::new() });
         };
-        let store = AnyStore::redis(url, &args.store.prefix).await?;
+        let store = store::redis(url, &args.store.prefix).await?;
         let audit = Audit::connect(url).await.context("--store")?;
         // Who may not ask for INFO is told so below, where it matters.
         let servers = audit.servers().await.unwrap_or_default();

@@ -12,13 +12,14 @@ pub struct Sweep {
     policy: Option<String>,
     repair: Option<Duration>,
     most: u64,
+    rest: Duration,
 }
 
 impl Sweep {
     /// Every key that begins with this prefix; `tollgate` is that of a store with default settings.
     pub fn of(prefix: &str) -> Result<Self, ConnectError> {
         check_prefix(prefix)?;
-        Ok(Self { prefix: prefix.to_owned(), policy: None, repair: None, most: u64::MAX })
+        Ok(Self { prefix: prefix.to_owned(), policy: None, repair: None, most: u64::MAX, rest: Duration::ZERO })
     }
 
     /// Only the policies whose name, as written in the key, begins so.
@@ -38,6 +39,16 @@ impl Sweep {
     pub fn at_most(mut self, keys: u64) -> Self {
         self.most = keys;
         self
+    }
+
+    /// Leaves the server alone this long after every few hundred keys.
+    pub fn rest(mut self, rest: Duration) -> Self {
+        self.rest = rest;
+        self
+    }
+
+    pub(super) fn rest_between(&self) -> Duration {
+        self.rest
     }
 
     pub(super) fn prefix(&self) -> &str {

@@ -58,7 +58,9 @@ pub enum UrlError {
 impl fmt::Display for UrlError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::NoScheme => write!(f, "a store URL starts with its scheme: redis://host:6379"),
+            Self::NoScheme => {
+                write!(f, "a store URL starts with its scheme: redis://host:6379 (`memory` is the embedded store)")
+            }
             Self::Scheme { written, nearest } => {
                 write!(f, "unknown scheme {written}://: did you mean {nearest}://?")
             }

@@ -14,7 +14,7 @@ use super::random::Random;
 use super::scene::{self, Scene};
 use super::tape::Entry;
 use crate::output::Outcome;
-use crate::store::{AnyStore, StoreArgs};
+use crate::store::{self, StoreArgs};
 
 /// Started by `verify`, by nobody else
 #[derive(Debug, clap::Args)]
@@ -42,7 +42,7 @@ const PIECE: usize = 4096;
 pub(crate) async fn run(args: Args, out: &mut impl Write) -> anyhow::Result<Outcome> {
     let url = args.store.url().context("a worker needs a server")?;
     let scene = Arc::new(Scene::new(&args.scene, Duration::from_millis(args.window_ms))?);
-    let limiter = Limiter::new(AnyStore::redis(url, &args.store.prefix).await?);
+    let limiter = Limiter::new(store::redis(url, &args.store.prefix).await?);
     let begin = leash();
     say(out, &[Entry::Ready])?;
     if begin.await.is_err() {

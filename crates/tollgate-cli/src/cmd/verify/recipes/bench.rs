@@ -12,7 +12,7 @@ use tollgate_redis::RedisStore;
 
 use super::PATIENCE;
 use super::recipe::{Call, Code};
-use crate::store::AnyStore;
+use crate::store;
 
 /// Calls sent at once. More, and the replies of one batch would hold up the server.
 const BATCH: usize = 500;
@@ -27,7 +27,7 @@ pub(crate) struct Bench {
 
 impl Bench {
     pub(crate) async fn connect(plain_url: &str, url: &str, prefix: &str) -> anyhow::Result<Self> {
-        let ours = Limiter::new(AnyStore::redis(url, prefix).await?);
+        let ours = Limiter::new(store::redis(url, prefix).await?);
         let config = AsyncConnectionConfig::new()
             .set_response_timeout(Some(PATIENCE))
             .set_connection_timeout(Some(Duration::from_secs(2)));

@@ -31,7 +31,7 @@ const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 pub struct Trust {
     /// Whom.
     pub proxies: TrustedProxies,
-    /// Where they say it. Only one header is ever read: the proxies in front maintain one, and any other is the caller's.
+    /// Where they say it. Only one header is ever read: the proxies in front maintain one, any other is the caller's.
     pub header: ForwardedHeader,
 }
 
@@ -51,8 +51,8 @@ pub enum ForwardedHeader {
 ///
 /// It is the peer unless the peer is trusted. Then the header is walked from the right, where the nearest proxy wrote,
 /// over the trusted addresses to the first that is not: that one is the caller. What stands further left was written by
-/// the caller and is never looked at. Where an entry is no address (`unknown`, `_hidden`, garbage), the walk ends at the
-/// last trusted hop. If all are trusted, the left-most is the caller.
+/// the caller and is never looked at. Where an entry is no address (`unknown`, `_hidden`, garbage), the walk ends at
+/// the last trusted hop. If all are trusted, the left-most is the caller.
 ///
 /// With a number of hops it is exactly that entry, counted from the right, and the peer if there are not so many or it
 /// is no address.

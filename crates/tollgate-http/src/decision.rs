@@ -25,7 +25,8 @@ pub struct Part<'a> {
 ///
 /// The object starts with the numbers of the part that binds, and lists every part in `statuses` with the same members.
 /// If none binds, because no policy applied or all of them only watch, its `source` is [`NO_POLICY`] and its `policy`,
-/// `limit` and `remaining` are null. `retry_after_ms` is null where no wait will do.
+/// `limit` and `remaining` are null. A part without a limit has neither number: both are null. `retry_after_ms` is null
+/// where no wait will do.
 ///
 /// ```
 /// use tollgate_http::Answer;
@@ -119,12 +120,14 @@ fn status_json(part: &Part<'_>) -> Value {
 
 fn members(part: &Part<'_>) -> Value {
     let status = part.status;
+    // Its status has to hold some number, which means nothing.
+    let limited = part.source != Source::Unlimited;
     json!({
         "allowed": status.allowed(),
         "source": part.source.name(),
         "policy": part.policy,
-        "limit": status.limit(),
-        "remaining": status.remaining(),
+        "limit": limited.then(|| status.limit()),
+        "remaining": limited.then(|| status.remaining()),
         "retry_after_ms": status.retry_after().map(millis_up),
         "reset_after_ms": millis_up(status.reset_after()),
     })

@@ -198,7 +198,9 @@ proptest! {
 
     /// Whatever they say, trusted proxies included: it ends, and with an address in canonical form.
     #[test]
-    fn no_bytes_make_it_panic(values in prop::collection::vec(hostile(), 0..4), kind in 0_usize..3, hops in 0_usize..4) {
+    fn no_bytes_make_it_panic(
+        values in prop::collection::vec(hostile(), 0..4), kind in 0_usize..3, hops in 0_usize..4,
+    ) {
         let mut map = HeaderMap::new();
         for value in &values {
             append(&mut map, NAMES[kind], value);

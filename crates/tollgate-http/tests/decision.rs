@@ -74,6 +74,21 @@ fn shadow_parts_are_marked_and_never_bind() {
 }
 
 #[test]
+fn a_part_without_a_limit_has_no_numbers() {
+    let limit: Limit = "10/min".parse().unwrap();
+    let status = Status::from_parts(&limit, true, 10, 0, 0);
+    let parts = [Part { policy: "staff", status: &status, source: Source::Unlimited, shadow: false }];
+    let object = Answer { allowed: true, parts: &parts, binding: None, split: false, decided_at: None }.to_json();
+    assert_eq!(
+        object["statuses"][0],
+        json!({
+            "allowed": true, "source": "unlimited", "policy": "staff", "limit": null, "remaining": null,
+            "retry_after_ms": 0, "reset_after_ms": 0,
+        })
+    );
+}
+
+#[test]
 fn a_denial_without_a_policy_never_says_at_once() {
     let object = Answer { allowed: false, parts: &[], binding: None, split: false, decided_at: None }.to_json();
     assert_eq!((&object["allowed"], &object["retry_after_ms"]), (&json!(false), &Value::Null));
@@ -82,14 +97,17 @@ fn a_denial_without_a_policy_never_says_at_once() {
 proptest! {
     #[test]
     fn every_answer_has_the_same_members(
-        parts in prop::collection::vec((any::<String>(), any::<bool>(), any::<bool>(), any::<u64>(), any::<u64>()), 0..4),
+        parts in prop::collection::vec(any::<(String, bool, bool, u64, u64)>(), 0..4),
         binding: Option<usize>, allowed: bool, split: bool,
     ) {
         let limit: Limit = "10/min".parse().unwrap();
-        let statuses: Vec<Status> =
-            parts.iter().map(|&(_, _, allowed, retry, reset)| Status::from_parts(&limit, allowed, 3, retry, reset)).collect();
+        let status = |&(_, _, allowed, retry, reset): &(_, _, _, _, _)| {
+            Status::from_parts(&limit, allowed, 3, retry, reset)
+        };
+        let statuses: Vec<Status> = parts.iter().map(status).collect();
         let parts: Vec<Part<'_>> = parts.iter().zip(&statuses)
-            .map(|((policy, shadow, ..), status)| Part { policy, status, source: Source::Store, shadow: *shadow }).collect();
+            .map(|((policy, shadow, ..), status)| Part { policy, status, source: Source::Store, shadow: *shadow })
+            .collect();
         let binding = binding.map(|index| index % 5);
         let object = Answer { allowed, parts: &parts, binding, split, decided_at: None }.to_json();
         let read: Value = serde_json::from_str(&object.to_string()).unwrap();

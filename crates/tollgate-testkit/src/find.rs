@@ -35,18 +35,21 @@ impl Flavour {
     /// When there is none: a test that needs a server never passes without one.
     #[must_use]
     pub fn binary(self) -> PathBuf {
-        let (name, variable) = (self.binary_name(), self.variable());
-        if let Some(path) = env::var_os(variable).map(PathBuf::from) {
-            assert!(path.is_file(), "{variable} names {}, which is not a file", path.display());
-            return path;
-        }
-        let fetched = target_dir().join("servers").join(name);
-        if fetched.is_file() {
-            return fetched;
-        }
-        in_path(name)
-            .unwrap_or_else(|| panic!("no {name}: run `cargo xtask test`, or install {name}, or set {variable}"))
+        locate(self.binary_name(), self.variable())
     }
+}
+
+/// A binary: from the environment, else what `cargo xtask` fetched, else from `PATH`; else it panics with the remedy.
+pub(crate) fn locate(name: &str, variable: &str) -> PathBuf {
+    if let Some(path) = env::var_os(variable).map(PathBuf::from) {
+        assert!(path.is_file(), "{variable} names {}, which is not a file", path.display());
+        return path;
+    }
+    let fetched = target_dir().join("servers").join(name);
+    if fetched.is_file() {
+        return fetched;
+    }
+    in_path(name).unwrap_or_else(|| panic!("no {name}: run `cargo xtask test`, or install {name}, or set {variable}"))
 }
 
 /// False, saying why, only when `TOLLGATE_SKIP_VALKEY=<reason>` is set. A missing binary alone is no reason to skip.

@@ -1,4 +1,5 @@
-//! Test support: throwaway Redis and Valkey servers, and ways to hurt them.
+//! Test support: throwaway Redis and Valkey servers, and ways to hurt them; throwaway web proxies and a Prometheus, and
+//! the HTTP to talk to them.
 //!
 //! Everything here panics with the reason and the remedy instead of returning errors: a test has nothing better to do.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "test support: a broken fixture must stop the test")]
@@ -7,21 +8,33 @@
 mod clock_shim;
 pub mod cluster;
 pub mod conformance;
+pub mod daemon;
 pub mod find;
+pub mod http;
 mod port;
+pub mod prometheus;
 pub mod proxy;
 pub mod random;
 pub mod resp;
 pub mod sentinel;
 pub mod server;
 mod tls;
+pub mod tool;
 pub mod traces;
+pub mod upstream;
 pub mod wait;
 mod watchdog;
+pub mod web_proxy;
 
 pub use cluster::Cluster;
+pub use daemon::{Daemon, Ready};
 pub use find::{Flavour, valkey_available};
+pub use port::Port;
+pub use prometheus::{Prometheus, Sample};
 pub use proxy::{FaultProxy, Mode};
 pub use resp::{Connection, Reply};
 pub use sentinel::Sentinel;
 pub use server::{Builder, Server};
+pub use tool::Tool;
+pub use upstream::Upstream;
+pub use web_proxy::Proxy;

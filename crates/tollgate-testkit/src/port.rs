@@ -12,13 +12,18 @@ const COUNT: u32 = 20_000;
 
 /// Reserved until dropped, by a lock the kernel releases even if this process is killed.
 #[derive(Debug)]
-pub(crate) struct Port {
+pub struct Port {
     number: u16,
     _lock: File,
 }
 
 impl Port {
-    pub(crate) fn reserve() -> Self {
+    /// One that is free now.
+    ///
+    /// # Panics
+    /// When none is.
+    #[must_use]
+    pub fn reserve() -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let folder = env::temp_dir().join(format!("tollgate-ports-{}", rustix::process::getuid().as_raw()));
         fs::create_dir_all(&folder).expect("the temp folder is writable");
@@ -35,7 +40,9 @@ impl Port {
         panic!("no free TCP port from {FIRST} to {}", FIRST + COUNT);
     }
 
-    pub(crate) fn number(&self) -> u16 {
+    /// Its number.
+    #[must_use]
+    pub fn number(&self) -> u16 {
         self.number
     }
 }

@@ -1,0 +1,115 @@
+//! A Prometheus that scrapes what a test names.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::net::{Ipv4Addr, SocketAddr};
+
+use serde_json::Value;
+
+use crate::daemon::{Daemon, Ready};
+use crate::http;
+use crate::port::Port;
+use crate::tool::Tool;
+
+/// One that runs, on a free port of 127.0.0.1.
+#[derive(Debug)]
+pub struct Prometheus {
+    daemon: Daemon,
+    port: Port,
+}
+
+/// One series of an answer.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Sample {
+    /// `__name__` among them, unless the expression dropped it.
+    pub labels: BTreeMap<String, String>,
+    /// Now.
+    pub value: f64,
+}
+
+impl Prometheus {
+    /// With this `prometheus.yml`; relative paths in it are in the folder of [`Prometheus::daemon`].
+    ///
+    /// # Panics
+    /// When it does not come up, with its log.
+    #[must_use]
+    #[track_caller]
+    pub fn start(config: &str) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        fs::write(folder.path().join("prometheus.yml"), config).unwrap();
+        let port = Port::reserve();
+        let mut command = Tool::Prometheus.command();
+        command.args(["--config.file=prometheus.yml", "--storage.tsdb.path=data"]);
+        command.arg(format!("--web.listen-address=127.0.0.1:{}", port.number()));
+        let daemon = Daemon::start(command, folder, &[Ready::Http(port.number(), "/-/ready")]);
+        Self { daemon, port }
+    }
+
+    /// Where its HTTP API is.
+    #[must_use]
+    pub fn addr(&self) -> SocketAddr {
+        (Ipv4Addr::LOCALHOST, self.port.number()).into()
+    }
+
+    /// The process.
+    #[must_use]
+    pub fn daemon(&self) -> &Daemon {
+        &self.daemon
+    }
+
+    /// What an expression that yields an instant vector or a scalar is now. Empty until the first scrape.
+    ///
+    /// # Panics
+    /// When the expression is refused, or yields something else.
+    #[must_use]
+    #[track_caller]
+    pub fn query(&self, expression: &str) -> Vec<Sample> {
+        let answer = self.get(&format!("/api/v1/query?query={}", encode(expression)));
+        let data = &answer["data"];
+        match data["resultType"].as_str() {
+            Some("vector") => data["result"].as_array().into_iter().flatten().map(Sample::read).collect(),
+            Some("scalar") => vec![Sample { labels: BTreeMap::new(), value: number(&data["result"]) }],
+            _ => panic!("neither vector nor scalar: {answer}"),
+        }
+    }
+
+    /// An answer of its API, such as `/api/v1/alerts`.
+    ///
+    /// # Panics
+    /// When it refuses.
+    #[must_use]
+    #[track_caller]
+    pub fn get(&self, path: &str) -> Value {
+        let response = http::request(self.addr(), "GET", path, &[], b"");
+        assert_eq!(response.status, 200, "{path}: {}", response.text());
+        serde_json::from_slice(&response.body).expect("its API speaks JSON")
+    }
+}
+
+impl Sample {
+    /// A label; empty when absent, which is the same to Prometheus.
+    #[must_use]
+    pub fn label(&self, name: &str) -> &str {
+        self.labels.get(name).map_or("", String::as_str)
+    }
+
+    fn read(series: &Value) -> Self {
+        let labels = series["metric"].as_object().into_iter().flatten();
+        let text = |value: &Value| value.as_str().expect("a label is a string").to_owned();
+        Self {
+            labels: labels.map(|(name, value)| (name.clone(), text(value))).collect(),
+            value: number(&series["value"]),
+        }
+    }
+}
+
+/// Of a pair of time and value, the value; written as a string, for the sake of `NaN` and `+Inf`.
+fn number(pair: &Value) -> f64 {
+    pair[1].as_str().and_then(|text| text.parse().ok()).expect("a value is a number in a string")
+}
+
+fn encode(text: &str) -> String {
+    text.bytes()
+        .map(|byte| if byte.is_ascii_alphanumeric() { char::from(byte).to_string() } else { format!("%{byte:02X}") })
+        .collect()
+}

@@ -1,0 +1,134 @@
+//! How limitador finds its limits: every limit whose conditions hold and whose variables are there.
+
+use std::collections::HashMap;
+
+use tollgate::{Descriptor, Match, Matcher, Reason, subject};
+
+#[cfg(feature = "cel")]
+use super::cel::{Program, Scope};
+use super::shape::{Comparison, Entry};
+use crate::finding::Place;
+
+/// The limits of a namespace.
+#[derive(Debug, Default)]
+pub(crate) struct LimitadorRules {
+    /// One for each policy, in the same order.
+    pub rules: Vec<LimitadorRule>,
+    /// What each is about, and where it stands.
+    pub identities: HashMap<String, Place>,
+}
+
+/// Which calls a limit is about, and whom it counts.
+#[derive(Debug)]
+pub(crate) struct LimitadorRule {
+    pub conditions: Vec<(String, Condition)>,
+    pub variables: Vec<(String, Variable)>,
+}
+
+/// What must hold.
+#[derive(Debug)]
+pub(crate) enum Condition {
+    Comparisons(Vec<Comparison>),
+    #[cfg(feature = "cel")]
+    Cel(Program),
+}
+
+/// What is counted apart.
+#[derive(Debug)]
+pub(crate) enum Variable {
+    Entry(Entry),
+    #[cfg(feature = "cel")]
+    Cel(Program),
+}
+
+/// A call, as conditions and variables see it.
+struct Call<'c> {
+    descriptors: &'c [&'c Descriptor],
+    #[cfg(feature = "cel")]
+    scope: Scope,
+}
+
+impl<'c> Call<'c> {
+    fn new(descriptors: &'c [&'c Descriptor]) -> Self {
+        Self {
+            descriptors,
+            #[cfg(feature = "cel")]
+            scope: Scope::new(descriptors),
+        }
+    }
+}
+
+impl LimitadorRule {
+    /// The descriptor that is charged: the first that the limit speaks of.
+    fn charged(&self, count: usize) -> usize {
+        let conditions = self.conditions.iter().flat_map(|(_, condition)| match condition {
+            Condition::Comparisons(all) => all.as_slice(),
+            #[cfg(feature = "cel")]
+            Condition::Cel(_) => &[],
+        });
+        let conditions = conditions.map(|comparison| &comparison.entry);
+        let variables = self.variables.iter().filter_map(|(_, variable)| match variable {
+            Variable::Entry(entry) => Some(entry),
+            #[cfg(feature = "cel")]
+            Variable::Cel(_) => None,
+        });
+        let mut places = conditions.chain(variables).filter_map(|entry| match entry {
+            Entry::At(place, _) => Some(*place),
+            Entry::Anywhere(_) => None,
+        });
+        places.next().filter(|place| *place < count).unwrap_or(0)
+    }
+
+    /// Whom it counts, or why it does not hold.
+    fn subject(&self, call: &Call<'_>) -> Result<String, String> {
+        for (source, condition) in &self.conditions {
+            let holds = match condition {
+                Condition::Comparisons(all) => all.iter().all(|one| one.holds(call.descriptors)),
+                #[cfg(feature = "cel")]
+                Condition::Cel(program) => program.holds(&call.scope),
+            };
+            if !holds {
+                return Err(format!("`{}` does not hold", source.escape_debug()));
+            }
+        }
+        let mut values = Vec::new();
+        for (source, variable) in &self.variables {
+            let value = match variable {
+                Variable::Entry(entry) => entry.value(call.descriptors).map(str::to_owned),
+                #[cfg(feature = "cel")]
+                Variable::Cel(program) => program.text(&call.scope),
+            };
+            values.push((source, value.ok_or_else(|| format!("there is no `{}` here", source.escape_debug()))?));
+        }
+        Ok(subject(values.iter().map(|(source, value)| (source.as_str(), value.as_str()))))
+    }
+}
+
+impl Matcher for LimitadorRules {
+    fn find(&self, descriptors: &[&Descriptor]) -> Vec<Match> {
+        if descriptors.is_empty() {
+            return Vec::new();
+        }
+        let call = Call::new(descriptors);
+        let found = self.rules.iter().enumerate().filter_map(|(policy, rule)| {
+            let subject = rule.subject(&call).ok()?;
+            Some(Match { policy, descriptor: rule.charged(descriptors.len()), subject, limit: None })
+        });
+        found.collect()
+    }
+
+    fn explain(&self, descriptors: &[&Descriptor]) -> Vec<Reason> {
+        if descriptors.is_empty() {
+            return Vec::new();
+        }
+        let call = Call::new(descriptors);
+        let reasons = self.rules.iter().enumerate().map(|(policy, rule)| {
+            let subject = rule.subject(&call);
+            let matched = subject.is_ok();
+            let told = |subject: String| format!("every condition holds; it counts {}", subject.escape_debug());
+            let because = subject.map_or_else(|why| why, told);
+            Reason { policy, descriptor: rule.charged(descriptors.len()), matched, because }
+        });
+        reasons.collect()
+    }
+}

@@ -1,0 +1,201 @@
+//! What was written: YAML as a tree in which every node knows its place.
+
+use std::fmt;
+use std::sync::Arc;
+
+use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
+use serde_saphyr::options::NonFiniteFloatPolicy;
+use serde_saphyr::{Error, Location, Spanned};
+
+use crate::finding::{Findings, Place};
+
+/// Larger files are refused.
+pub(crate) const MAX_BYTES: u64 = 1 << 20;
+/// How many nodes aliases may add: a bomb is refused, a few shared blocks are not.
+const MAX_REPLAYED: usize = 200_000;
+/// Deeper files are refused: they would be read by recursion.
+const MAX_DEPTH: usize = 64;
+
+/// A node and its place.
+#[derive(Debug, Clone)]
+pub(crate) struct Node {
+    pub kind: Kind,
+    pub at: Place,
+}
+
+/// What a node is.
+#[derive(Debug, Clone)]
+pub(crate) enum Kind {
+    Null,
+    /// A text, quoted or not.
+    Text(String),
+    /// A number, `true` and the like, as it was written.
+    Bare(String),
+    List(Vec<Node>),
+    Map(Vec<(Node, Node)>),
+}
+
+impl Node {
+    /// The text of a scalar.
+    pub fn scalar(&self) -> Option<&str> {
+        match &self.kind {
+            Kind::Text(text) | Kind::Bare(text) => Some(text),
+            _ => None,
+        }
+    }
+
+    pub fn is_null(&self) -> bool {
+        matches!(self.kind, Kind::Null)
+    }
+
+    /// What it is, for people.
+    pub fn what(&self) -> &'static str {
+        match self.kind {
+            Kind::Null => "nothing",
+            Kind::Text(_) => "a text",
+            Kind::Bare(_) => "a number or a boolean",
+            Kind::List(_) => "a list",
+            Kind::Map(_) => "a mapping",
+        }
+    }
+}
+
+/// Reads `text`; what is wrong with it is found at its place in `file`.
+pub(crate) fn parse(file: &str, text: &str, findings: &mut Findings) -> Option<Node> {
+    if text.len() as u64 > MAX_BYTES {
+        findings.error(&Place::start_of(file), "the file is larger than 1 MiB").help("split it");
+        return None;
+    }
+    let options = serde_saphyr::options! {
+        with_snippet: false,
+        non_finite_float_policy: NonFiniteFloatPolicy::PassThrough,
+        budget: serde_saphyr::budget! { max_depth: MAX_DEPTH },
+        alias_limits: serde_saphyr::alias_limits! { max_total_replayed_events: MAX_REPLAYED },
+    };
+    let origin = Origin { file: file.into(), text };
+    match serde_saphyr::from_str_with_options::<Spanned<Written>>(text, options) {
+        Ok(written) => Some(origin.node(written)),
+        Err(error) => {
+            origin.refuse(&error, findings);
+            None
+        }
+    }
+}
+
+/// A node as the parser hands it over: it does not know the text it came from.
+enum Written {
+    Null,
+    Text(String),
+    Bare,
+    List(Vec<Spanned<Written>>),
+    Map(Vec<(Spanned<Written>, Spanned<Written>)>),
+}
+
+struct Origin<'t> {
+    file: Arc<str>,
+    text: &'t str,
+}
+
+impl Origin<'_> {
+    fn place(&self, location: Location) -> Place {
+        let count = |n: u64| u32::try_from(n).unwrap_or(u32::MAX).max(1);
+        Place { file: Arc::clone(&self.file), line: count(location.line()), column: count(location.column()) }
+    }
+
+    fn node(&self, written: Spanned<Written>) -> Node {
+        let at = self.place(written.referenced);
+        let kind = match written.value {
+            Written::Null => Kind::Null,
+            Written::Text(text) => Kind::Text(text),
+            Written::Bare => Kind::Bare(self.slice(written.defined)),
+            Written::List(items) => Kind::List(items.into_iter().map(|item| self.node(item)).collect()),
+            Written::Map(entries) => {
+                Kind::Map(entries.into_iter().map(|(key, value)| (self.node(key), self.node(value))).collect())
+            }
+        };
+        Node { kind, at }
+    }
+
+    /// A scalar that the parser took for a number or a boolean, letter by letter: `1.50` is not `1.5` to us.
+    fn slice(&self, defined: Location) -> String {
+        let span = defined.span();
+        let found = span.byte_offset().zip(span.byte_len()).and_then(|(start, len)| {
+            let start = usize::try_from(start).ok()?;
+            self.text.get(start..start.checked_add(usize::try_from(len).ok()?)?)
+        });
+        found.unwrap_or_default().trim_matches(['"', '\'']).to_owned()
+    }
+
+    fn refuse(&self, error: &Error, findings: &mut Findings) {
+        let at = error.location().map_or_else(|| Place::start_of(&self.file), |location| self.place(location));
+        match error.without_snippet() {
+            Error::DuplicateMappingKey { key, .. } => {
+                let key = key.as_deref().unwrap_or("key");
+                findings.error(&at, format!("there are two `{}` in one mapping", key.escape_debug())).help("drop one");
+            }
+            Error::MultipleDocuments { .. } => {
+                findings.error(&at, "a second document starts here").help("one file holds one document: split it");
+            }
+            other => {
+                let text = other.to_string();
+                // The place is told once, in front.
+                let message = text.split(" at line ").next().unwrap_or_default();
+                findings.error(&at, format!("this is not YAML as we read it: {message}"));
+            }
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Written {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(Anything)
+    }
+}
+
+struct Anything;
+
+macro_rules! bare {
+    ($($visit:ident: $type:ty,)+) => {
+        $(fn $visit<E>(self, _: $type) -> Result<Written, E> {
+            Ok(Written::Bare)
+        })+
+    };
+}
+
+impl<'de> Visitor<'de> for Anything {
+    type Value = Written;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a text, a number, a list or a mapping")
+    }
+
+    bare! { visit_bool: bool, visit_i64: i64, visit_u64: u64, visit_i128: i128, visit_u128: u128, visit_f64: f64, }
+
+    fn visit_unit<E>(self) -> Result<Written, E> {
+        Ok(Written::Null)
+    }
+
+    fn visit_none<E>(self) -> Result<Written, E> {
+        Ok(Written::Null)
+    }
+
+    fn visit_str<E>(self, text: &str) -> Result<Written, E> {
+        Ok(Written::Text(text.to_owned()))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Written, A::Error> {
+        let mut list = Vec::new();
+        while let Some(item) = items.next_element()? {
+            list.push(item);
+        }
+        Ok(Written::List(list))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Written, A::Error> {
+        let mut map = Vec::new();
+        while let Some(entry) = entries.next_entry()? {
+            map.push(entry);
+        }
+        Ok(Written::Map(map))
+    }
+}

@@ -1,0 +1,64 @@
+//! Where the text comes from: a file, or the visible YAML files of a folder.
+
+use std::ffi::OsStr;
+use std::fs::{self, File};
+use std::io::{self, Read as _};
+use std::path::{Path, PathBuf};
+
+use crate::finding::{Findings, Place};
+use crate::node::MAX_BYTES;
+
+/// Reads a file, or every `*.yaml` and `*.yml` of a folder in the order of their names: pairs of name and text.
+///
+/// Folders are not searched further down. Names that start with a `.` are passed over and links followed, so that the
+/// folder of a Kubernetes ConfigMap, with its `..data`, is read as what it looks like.
+pub fn read(path: &Path) -> Result<Vec<(String, String)>, Findings> {
+    let mut findings = Findings::default();
+    let files = files_of(path).unwrap_or_else(|error| {
+        unreadable(path, &error, &mut findings);
+        Vec::new()
+    });
+    if files.is_empty() && findings.as_slice().is_empty() {
+        let at = Place::start_of(&path.display().to_string());
+        findings.error(&at, "there is no *.yaml or *.yml file in this folder");
+    }
+    let mut texts = Vec::new();
+    for file in files {
+        match text_of(&file) {
+            Ok(text) => texts.push((file.display().to_string(), text)),
+            Err(error) => unreadable(&file, &error, &mut findings),
+        }
+    }
+    findings.settle().map(|_| texts)
+}
+
+fn unreadable(path: &Path, error: &io::Error, findings: &mut Findings) {
+    findings.error(&Place::start_of(&path.display().to_string()), format!("cannot be read: {error}"));
+}
+
+fn files_of(path: &Path) -> io::Result<Vec<PathBuf>> {
+    if !fs::metadata(path)?.is_dir() {
+        return Ok(vec![path.to_owned()]);
+    }
+    let mut files = Vec::new();
+    for entry in fs::read_dir(path)? {
+        let file = entry?.path();
+        let hidden = file.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"."));
+        let yaml = matches!(file.extension().and_then(OsStr::to_str), Some("yaml" | "yml"));
+        // A link that leads nowhere is kept: reading it says so.
+        if !hidden && yaml && !file.is_dir() {
+            files.push(file);
+        }
+    }
+    files.sort();
+    Ok(files)
+}
+
+fn text_of(file: &Path) -> io::Result<String> {
+    let mut bytes = Vec::new();
+    File::open(file)?.take(MAX_BYTES + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > MAX_BYTES {
+        return Err(io::Error::new(io::ErrorKind::FileTooLarge, "it is larger than 1 MiB; split it"));
+    }
+    String::from_utf8(bytes).map_err(|_| io::Error::new(io::ErrorKind::InvalidData, "it is not UTF-8"))
+}

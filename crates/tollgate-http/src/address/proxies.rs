@@ -46,6 +46,15 @@ impl TrustedProxies {
         Self(NonZeroUsize::new(count).map_or(Trusted::Nobody, Trusted::Hops))
     }
 
+    /// Whether a peer of this address is believed. With a number of hops, every peer is.
+    pub fn trusts(&self, peer: IpAddr) -> bool {
+        match &self.0 {
+            Trusted::Nobody => false,
+            Trusted::Networks(networks) => super::contain(networks, peer.to_canonical()),
+            Trusted::Hops(_) => true,
+        }
+    }
+
     /// Whether nobody is trusted, so that no header is ever read.
     pub fn is_none(&self) -> bool {
         self.0 == Trusted::Nobody

@@ -1,0 +1,91 @@
+//! How long things took, counted into fixed buckets.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+/// The upper bounds of the buckets, in nanoseconds: 50 µs to 1 s.
+const BOUNDS: [u64; 13] = [
+    50_000,
+    100_000,
+    250_000,
+    500_000,
+    1_000_000,
+    2_500_000,
+    5_000_000,
+    10_000_000,
+    25_000_000,
+    50_000_000,
+    100_000_000,
+    250_000_000,
+    1_000_000_000,
+];
+
+/// Durations by bucket. Observing is two relaxed additions; whoever reads adds up.
+#[derive(Debug, Default)]
+pub struct Histogram {
+    /// One for each bound, and one for what is beyond the last.
+    buckets: [AtomicU64; BOUNDS.len() + 1],
+    sum_nanos: AtomicU64,
+}
+
+impl Histogram {
+    /// Counts one duration.
+    pub fn observe(&self, took: Duration) {
+        let nanos = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
+        let bucket = BOUNDS.partition_point(|bound| *bound < nanos);
+        self.buckets[bucket].fetch_add(1, Ordering::Relaxed);
+        self.sum_nanos.fetch_add(nanos, Ordering::Relaxed);
+    }
+
+    /// `(upper bound in seconds, durations up to it)` for each bound, the sum of all in seconds, and how many there are:
+    /// the `le` buckets of Prometheus, whose `+Inf` is that last number. What is observed meanwhile may be in the buckets
+    /// and not in the sum yet.
+    pub fn snapshot(&self) -> (Vec<(f64, u64)>, f64, u64) {
+        let mut count = 0;
+        let mut counts = self.buckets.iter().map(|bucket| {
+            count += bucket.load(Ordering::Relaxed);
+            count
+        });
+        let upto: Vec<(f64, u64)> = BOUNDS
+            .iter()
+            .zip(&mut counts)
+            .map(|(bound, count)| (Duration::from_nanos(*bound).as_secs_f64(), count))
+            .collect();
+        counts.next();
+        drop(counts);
+        (upto, Duration::from_nanos(self.sum_nanos.load(Ordering::Relaxed)).as_secs_f64(), count)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn every_bucket_counts_what_took_no_longer_than_its_bound(micros in prop::collection::vec(0_u64..2_000_000, 0..200)) {
+            let histogram = Histogram::default();
+            for micros in &micros {
+                histogram.observe(Duration::from_micros(*micros));
+            }
+            let (buckets, sum, count) = histogram.snapshot();
+            prop_assert_eq!(count, micros.len() as u64);
+            prop_assert!((sum - micros.iter().sum::<u64>() as f64 / 1e6).abs() < 1e-6);
+            prop_assert_eq!(buckets.len(), BOUNDS.len());
+            for (bound, upto) in buckets {
+                prop_assert_eq!(upto, micros.iter().filter(|micros| **micros as f64 / 1e6 <= bound).count() as u64);
+            }
+        }
+    }
+
+    #[test]
+    fn the_longest_wait_does_not_overflow_a_bucket() {
+        let histogram = Histogram::default();
+        histogram.observe(Duration::MAX);
+        let (buckets, _, count) = histogram.snapshot();
+        assert_eq!((buckets[BOUNDS.len() - 1].1, count), (0, 1));
+        assert_eq!(buckets[0].0, 0.000_05);
+    }
+}

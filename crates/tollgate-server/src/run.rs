@@ -1,0 +1,143 @@
+//! From settings to a running server, and to a quiet end.
+
+use std::future::Future;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use arc_swap::ArcSwap;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+use tollgate::{Limiter, MemoryStore};
+use tollgate_config::{Config, Findings};
+use tollgate_redis::ConnectError;
+
+use crate::admin::{self, Admin};
+use crate::app::App;
+use crate::http;
+use crate::listen::{self, ListenStats, Listener, Tls, TlsError};
+use crate::metrics::CallCounters;
+use crate::policies::Loaded;
+use crate::reload::Reloader;
+use crate::settings::Settings;
+use crate::store::ServedStore;
+
+/// The bound ports of a server; one that is `None` is not served.
+#[derive(Debug, Default)]
+pub struct Listeners {
+    /// JSON over HTTP, and forward-auth.
+    pub http: Option<Listener>,
+    /// Envoy's rate limit service.
+    pub grpc: Option<Listener>,
+    /// Metrics and what operators ask.
+    pub admin: Option<Listener>,
+}
+
+/// What happens to a server.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub enum Event<'e> {
+    /// It serves.
+    Ready,
+    /// The files are about to be read again.
+    Reloading,
+    /// They were, or why the old ones stay in force.
+    Reloaded(Result<(), &'e str>),
+    /// It takes no new connections, and ends when those there are have finished.
+    Draining,
+}
+
+/// Why a server did not start.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RunError {
+    /// The policies are wrong.
+    #[error("{0}")]
+    Policies(Findings),
+    /// The store's URL or prefix is wrong.
+    #[error(transparent)]
+    Store(#[from] ConnectError),
+    /// The certificates cannot be used.
+    #[error(transparent)]
+    Tls(#[from] TlsError),
+    /// The admin listener would be open to others.
+    #[error(
+        "the admin listener on {address} can be reached from other machines: give it a token \
+         (--token-file or TOLLGATE_TOKEN), or let it listen on 127.0.0.1"
+    )]
+    OpenAdmin {
+        /// Where it would listen.
+        address: SocketAddr,
+    },
+}
+
+/// Serves until `shutdown` is ready; then says so on `/readyz`, lets what is under way finish, and ends.
+pub async fn run(
+    settings: Settings,
+    listeners: Listeners,
+    shutdown: impl Future<Output = ()> + Send,
+) -> Result<(), RunError> {
+    if let Some(admin) = listeners.admin.as_ref().filter(|admin| !admin.is_loopback() && settings.token.is_none()) {
+        return Err(RunError::OpenAdmin { address: admin.local_addr() });
+    }
+    let texts = settings.policies.as_deref().map(tollgate_config::read).transpose().map_err(RunError::Policies)?;
+    let config = match &texts {
+        Some(texts) => Config::from_texts(texts).map_err(RunError::Policies)?,
+        None => Config::built_in(),
+    };
+    for warning in &config.warnings {
+        tracing::warn!("{warning}");
+    }
+    let tls = settings.tls.clone().map(Tls::load).transpose()?;
+    let app = Arc::new(App {
+        limiter: Limiter::new(ServedStore::start(settings.store.clone())?),
+        policies: ArcSwap::from_pointee(Loaded::new(config.policies, None)),
+        local: MemoryStore::new(),
+        calls: CallCounters::default(),
+        dialect: settings.dialect,
+        trust: settings.trust.clone(),
+        token: settings.token.clone(),
+        draining: AtomicBool::new(false),
+    });
+    let on_event = Arc::clone(&settings.on_event);
+    let (path, texts) = (settings.policies.clone(), texts.unwrap_or_default());
+    let reloader = Reloader::new(Arc::clone(&app), path, texts, tls.clone(), Arc::clone(&on_event));
+    let reloader = Arc::new(reloader);
+
+    let stop = CancellationToken::new();
+    let watch = tokio::spawn(Arc::clone(&reloader).watch(Arc::clone(&settings.reload.0), stop.clone()));
+    let stats: Arc<[(&'static str, Arc<ListenStats>)]> =
+        ["http", "grpc", "admin"].map(|name| (name, Arc::new(ListenStats::default()))).into();
+    let admin = Admin { app: Arc::clone(&app), reloader, listeners: Arc::clone(&stats) };
+    let routers = [
+        (listeners.http, http::router(Arc::clone(&app))),
+        (listeners.grpc, axum::Router::new()),
+        (listeners.admin, admin::router(admin)),
+    ];
+    let mut servers = JoinSet::new();
+    for ((listener, router), (name, stats)) in routers.into_iter().zip(stats.to_vec()) {
+        let Some(listener) = listener else { continue };
+        let (listen, tls, stop) = (settings.listen.clone(), tls.clone(), stop.clone());
+        servers.spawn(async move { listen::serve(listener, name, router, &listen, tls, stop, stats).await });
+    }
+    on_event(Event::Ready);
+
+    shutdown.await;
+    // Whoever asks for readiness learns it before the ports close.
+    app.draining.store(true, Ordering::Relaxed);
+    on_event(Event::Draining);
+    tracing::info!("draining: no new work, what is under way may finish");
+    tokio::time::sleep(settings.notice).await;
+    stop.cancel();
+    let mut cut = 0;
+    while let Some(ended) = servers.join_next().await {
+        cut += ended.unwrap_or(0);
+    }
+    if cut > 0 {
+        tracing::warn!(connections = cut, "stopped; connections that did not finish in time were cut");
+    } else {
+        tracing::info!("stopped; everything under way was finished");
+    }
+    watch.abort();
+    Ok(())
+}

@@ -1,0 +1,10 @@
+//! The whole server, in this process, on real ports.
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+mod admin;
+mod forward_auth;
+mod http;
+mod reload;
+mod served;
+mod sharing;
+mod store_down;

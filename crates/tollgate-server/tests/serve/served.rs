@@ -1,0 +1,130 @@
+//! A server of this process, and how to talk to it.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use tokio::sync::oneshot;
+use tollgate_server::listen::Listener;
+use tollgate_server::{Listeners, RunError, Settings, Token};
+use tollgate_testkit::http::{self, Response};
+
+pub const TOKEN: &str = "a token for this test";
+
+/// A running server. Dropping it lets it drain.
+pub struct Served {
+    pub http: SocketAddr,
+    pub admin: SocketAddr,
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<JoinHandle<Result<(), RunError>>>,
+    folder: TempDir,
+}
+
+impl Served {
+    /// With these policies, on the embedded store.
+    pub fn with(policies: &str) -> Self {
+        Self::start(policies, |_| {})
+    }
+
+    /// With these policies, and other settings.
+    pub fn start(policies: &str, set: impl FnOnce(&mut Settings)) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("policies.yaml");
+        std::fs::write(&file, policies).unwrap();
+        let mut settings = Settings {
+            policies: Some(file),
+            token: Some(Token::new(TOKEN).unwrap()),
+            notice: Duration::ZERO,
+            ..Settings::default()
+        };
+        set(&mut settings);
+        let (stop, stopped) = oneshot::channel();
+        let (tell, told) = std::sync::mpsc::channel();
+        let thread = std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+            runtime.block_on(async move {
+                let listener = || Listener::bind("127.0.0.1:0".parse().unwrap()).unwrap();
+                let (http, admin) = (listener(), listener());
+                tell.send((http.local_addr(), admin.local_addr())).unwrap();
+                let listeners = Listeners { http: Some(http), admin: Some(admin), grpc: None };
+                let shutdown = async move {
+                    let _ = stopped.await;
+                };
+                tollgate_server::run(settings, listeners, shutdown).await
+            })
+        });
+        let (http, admin) = told.recv().unwrap();
+        let served = Self { http, admin, stop: Some(stop), thread: Some(thread), folder };
+        until("the server to answer", || http::try_request(http, "GET", "/livez", &[], b"").is_ok());
+        served
+    }
+
+    pub fn policy_file(&self) -> PathBuf {
+        self.folder.path().join("policies.yaml")
+    }
+
+    pub fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
+    pub fn post(&self, path: &str, body: &Value) -> Response {
+        self.post_with(path, body, &[])
+    }
+
+    pub fn post_with(&self, path: &str, body: &Value, headers: &[(&str, &str)]) -> Response {
+        let headers: Vec<_> = [("content-type", "application/json")].iter().chain(headers).copied().collect();
+        http::request(self.http, "POST", path, &headers, body.to_string().as_bytes())
+    }
+
+    pub fn get(&self, path: &str) -> Response {
+        http::request(self.http, "GET", path, &[], b"")
+    }
+
+    /// One call of `user` in the domain `api`.
+    pub fn check(&self, user: &str) -> Response {
+        self.post("/v1/check", &json!({"domain": "api", "descriptors": [{"user": user}]}))
+    }
+
+    pub fn admin_get(&self, path: &str) -> Response {
+        http::request(self.admin, "GET", path, &[bearer()], b"")
+    }
+
+    /// The value of a metric whose line starts so.
+    pub fn metric(&self, start: &str) -> Option<f64> {
+        let page = self.admin_get("/metrics");
+        let line = page.text().lines().find(|line| line.starts_with(start))?.to_owned();
+        line.rsplit_once(' ').and_then(|(_, value)| value.parse().ok())
+    }
+
+    /// Lets it drain, and says how it ended.
+    pub fn stop(mut self) -> Result<(), RunError> {
+        self.end().unwrap()
+    }
+
+    fn end(&mut self) -> Option<Result<(), RunError>> {
+        self.stop.take().map(|stop| stop.send(()));
+        self.thread.take().map(|thread| thread.join().unwrap())
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+pub fn bearer() -> (&'static str, &'static str) {
+    ("authorization", concat!("Bearer ", "a token for this test"))
+}
+
+pub fn body(response: &Response) -> Value {
+    serde_json::from_slice(&response.body).unwrap_or_else(|error| panic!("{error}: {}", response.text()))
+}
+
+/// Waits for `what`, and fails if it does not come.
+pub fn until(what: &str, condition: impl Fn() -> bool) {
+    tollgate_testkit::wait::until(what, Duration::from_secs(20), || condition().then_some(()));
+}

@@ -5,6 +5,7 @@ mod body;
 mod counters;
 mod forward_auth;
 mod health;
+mod json;
 mod question;
 
 use std::sync::Arc;
@@ -18,7 +19,8 @@ use tollgate::{CheckError, StoreError};
 use tollgate_http::Problem;
 
 use crate::app::App;
-pub(crate) use answer::{ok, problem_response};
+pub(crate) use answer::{ok, problem_response, verdict_headers, verdict_problem};
+pub(crate) use body::{MAX_DESCRIPTORS, MAX_ENTRIES, check_entry};
 pub(crate) use health::{livez, readyz};
 
 /// What this listener serves, described for programs.
@@ -33,6 +35,7 @@ pub(crate) fn router(app: Arc<App>) -> Router {
         .route("/v1/reset", post(question::reset))
         .route("/v1/counters/{name}", get(counters::get).post(counters::add).delete(counters::delete))
         .route("/v1/forward-auth", get(forward_auth::answer).post(forward_auth::answer))
+        .route("/json", post(json::answer))
         .route("/livez", get(livez))
         .route("/readyz", get(readyz))
         .route("/healthcheck", get(readyz))

@@ -21,6 +21,7 @@ mod policies;
 
 mod admin;
 mod http;
+mod rls;
 
 pub mod listen;
 mod metrics;

@@ -14,13 +14,13 @@ use tollgate_redis::ConnectError;
 
 use crate::admin::{self, Admin};
 use crate::app::App;
-use crate::http;
 use crate::listen::{self, ListenStats, Listener, Tls, TlsError};
 use crate::metrics::CallCounters;
 use crate::policies::Loaded;
 use crate::reload::Reloader;
 use crate::settings::Settings;
 use crate::store::ServedStore;
+use crate::{http, rls};
 
 /// The bound ports of a server; one that is `None` is not served.
 #[derive(Debug, Default)]
@@ -111,7 +111,7 @@ pub async fn run(
     let admin = Admin { app: Arc::clone(&app), reloader, listeners: Arc::clone(&stats) };
     let routers = [
         (listeners.http, http::router(Arc::clone(&app))),
-        (listeners.grpc, axum::Router::new()),
+        (listeners.grpc, rls::router(Arc::clone(&app), &settings.listen)),
         (listeners.admin, admin::router(admin)),
     ];
     let mut servers = JoinSet::new();

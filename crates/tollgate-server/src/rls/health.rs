@@ -1,0 +1,101 @@
+//! `grpc.health.v1`: whether calls should be sent here, asked once or watched.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use tokio::sync::mpsc;
+use tonic::codegen::tokio_stream::Stream;
+use tonic::{Request, Response, Status, async_trait};
+use tonic_health::pb::health_check_response::ServingStatus;
+use tonic_health::pb::{HealthCheckRequest, HealthCheckResponse, health_server};
+
+use crate::app::App;
+use crate::proto::envoy::service::ratelimit::v3::rate_limit_service_server::SERVICE_NAME;
+
+/// The store announces its changes; that the server is about to stop must be looked for.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+
+/// Answers from the state of the server as it is now.
+#[derive(Debug)]
+pub(super) struct Health {
+    app: Arc<App>,
+}
+
+impl Health {
+    pub(super) fn new(app: Arc<App>) -> Self {
+        Self { app }
+    }
+}
+
+/// The whole server has no name.
+fn is_known(service: &str) -> bool {
+    service.is_empty() || service == SERVICE_NAME
+}
+
+fn serving(app: &App) -> ServingStatus {
+    if app.ready().is_ok() { ServingStatus::Serving } else { ServingStatus::NotServing }
+}
+
+fn answer(status: ServingStatus) -> HealthCheckResponse {
+    HealthCheckResponse { status: status.into() }
+}
+
+#[async_trait]
+impl health_server::Health for Health {
+    type WatchStream = Changes;
+
+    async fn check(&self, request: Request<HealthCheckRequest>) -> Result<Response<HealthCheckResponse>, Status> {
+        let service = request.into_inner().service;
+        if !is_known(&service) {
+            let service = service.escape_debug();
+            return Err(Status::not_found(format!("there is no service `{service}`: ask for `{SERVICE_NAME}` or ``")));
+        }
+        Ok(Response::new(answer(serving(&self.app))))
+    }
+
+    async fn watch(&self, request: Request<HealthCheckRequest>) -> Result<Response<Changes>, Status> {
+        let known = is_known(&request.into_inner().service);
+        let (sender, changes) = mpsc::channel(1);
+        tokio::spawn(watch(Arc::clone(&self.app), known, sender));
+        Ok(Response::new(Changes(changes)))
+    }
+}
+
+/// Tells every change until nobody listens. A service that is not known here will not be while this runs.
+async fn watch(app: Arc<App>, known: bool, sender: mpsc::Sender<HealthCheckResponse>) {
+    if !known {
+        let _ = sender.send(answer(ServingStatus::ServiceUnknown)).await;
+        return sender.closed().await;
+    }
+    let mut store = app.store().subscribe();
+    let mut told = None;
+    loop {
+        store.mark_unchanged();
+        let status = serving(&app);
+        if told != Some(status) {
+            told = Some(status);
+            if sender.send(answer(status)).await.is_err() {
+                return;
+            }
+        }
+        tokio::select! {
+            () = sender.closed() => return,
+            () = tokio::time::sleep(LOOK_EVERY) => {}
+            Ok(()) = store.changed() => {}
+        }
+    }
+}
+
+/// What a watcher is told.
+#[derive(Debug)]
+pub(super) struct Changes(mpsc::Receiver<HealthCheckResponse>);
+
+impl Stream for Changes {
+    type Item = Result<HealthCheckResponse, Status>;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        self.0.poll_recv(cx).map(|change| change.map(Ok))
+    }
+}

@@ -106,6 +106,12 @@ impl Matching {
 
 impl Draft {
     fn add(&mut self, file: &str, text: &str) {
+        let first = self.findings.count();
+        self.read(file, text);
+        self.findings.sort_from(first);
+    }
+
+    fn read(&mut self, file: &str, text: &str) {
         let Some(node) = node::parse(file, text, &mut self.findings) else { return };
         let has = |node: &Node, names: &[&str]| match &node.kind {
             Kind::Map(entries) => entries.iter().any(|(key, _)| key.scalar().is_some_and(|key| names.contains(&key))),

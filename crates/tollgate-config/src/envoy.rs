@@ -97,14 +97,15 @@ fn fields<'n>(
     known: &'static [&'static str],
     findings: &mut Findings,
 ) -> Option<Fields<'n>> {
-    let fields = Fields::open(node, what, findings)?;
-    for (key, _) in fields.unknown(known) {
+    let fields = Fields::open(node, what, known, findings)?;
+    for (key, _) in fields.unknown() {
         match key.scalar() {
             Some(word) if KEYS.contains(&word) => {
                 findings.warn(&key.at, format!("`{word}` has no meaning in {what} and is passed over"));
             }
             word => {
-                let elsewhere = word.is_some_and(|word| nearest(word, known).is_none());
+                let near = |known| word.is_some_and(|word| nearest(word, known).is_some());
+                let elsewhere = !near(known) && near(KEYS);
                 unknown_field(key, what, if elsewhere { KEYS } else { known }, findings);
             }
         }
@@ -243,7 +244,7 @@ fn limit(fields: Fields<'_>, findings: &mut Findings) -> Option<Option<Limit>> {
         return Some(None);
     }
     let requests = fields.number("requests_per_unit", findings);
-    if fields.get("requests_per_unit").is_none() {
+    if fields.get("requests_per_unit").is_none() && !fields.is_mistyped("requests_per_unit") {
         findings.warn(fields.at, "there is no `requests_per_unit`: nothing is allowed, as with 0");
     }
     fields.need("unit", "minute", findings)?;

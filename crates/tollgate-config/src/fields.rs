@@ -12,6 +12,7 @@ pub(crate) struct Fields<'n> {
     pub at: &'n Place,
     /// What the mapping is, for people: `a policy`.
     what: &'static str,
+    known: &'static [&'static str],
 }
 
 impl<'n> Fields<'n> {
@@ -22,17 +23,22 @@ impl<'n> Fields<'n> {
         known: &'static [&'static str],
         findings: &mut Findings,
     ) -> Option<Self> {
-        let fields = Self::open(node, what, findings)?;
-        for (key, _) in fields.unknown(known) {
+        let fields = Self::open(node, what, known, findings)?;
+        for (key, _) in fields.unknown() {
             unknown_field(key, what, known, findings);
         }
         Some(fields)
     }
 
-    /// The same, whatever the fields are named.
-    pub fn open(node: &'n Node, what: &'static str, findings: &mut Findings) -> Option<Self> {
+    /// The same, and nothing is said of those that are not known.
+    pub fn open(
+        node: &'n Node,
+        what: &'static str,
+        known: &'static [&'static str],
+        findings: &mut Findings,
+    ) -> Option<Self> {
         match &node.kind {
-            Kind::Map(entries) => Some(Self { entries, at: &node.at, what }),
+            Kind::Map(entries) => Some(Self { entries, at: &node.at, what, known }),
             _ => {
                 findings.error(&node.at, format!("expected {what} as a mapping, found {}", node.what()));
                 None
@@ -40,8 +46,14 @@ impl<'n> Fields<'n> {
         }
     }
 
-    pub fn unknown(self, known: &'static [&'static str]) -> impl Iterator<Item = &'n (Node, Node)> {
-        self.entries.iter().filter(|(key, _)| key.scalar().is_none_or(|key| !known.contains(&key)))
+    /// Fields that are not known.
+    pub fn unknown(self) -> impl Iterator<Item = &'n (Node, Node)> {
+        self.entries.iter().filter(move |(key, _)| key.scalar().is_none_or(|key| !self.known.contains(&key)))
+    }
+
+    /// Whether a field is there that was probably meant to be this one.
+    pub fn is_mistyped(self, name: &str) -> bool {
+        self.unknown().any(|(key, _)| key.scalar().is_some_and(|key| nearest(key, self.known) == Some(name)))
     }
 
     /// The field, unless it is absent or empty.
@@ -53,7 +65,8 @@ impl<'n> Fields<'n> {
     /// A field that must be there.
     pub fn need(self, name: &str, example: &str, findings: &mut Findings) -> Option<&'n Node> {
         let found = self.get(name);
-        if found.is_none() {
+        // A mistyped one has been told of.
+        if found.is_none() && !self.is_mistyped(name) {
             findings.error(self.at, format!("{} needs `{name}`, for example `{name}: {example}`", self.what));
         }
         found

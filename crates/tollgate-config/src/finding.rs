@@ -84,6 +84,15 @@ impl Findings {
         self.0.last_mut().expect("one was just pushed")
     }
 
+    pub(crate) fn count(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Puts those from `first` on, all of one file, in the order of their places.
+    pub(crate) fn sort_from(&mut self, first: usize) {
+        self.0[first..].sort_by_key(|finding| (finding.line, finding.column));
+    }
+
     /// Warnings if nothing is an error, else everything.
     pub(crate) fn settle(self) -> Result<Vec<Finding>, Self> {
         if self.errors().next().is_none() { Ok(self.0) } else { Err(self) }

@@ -10,8 +10,8 @@
 //! let config = Config::from_texts(&[("policies.yaml", text)])?;
 //! assert_eq!(config.policies.policies().next().unwrap().key_name(), "default/per-user");
 //!
-//! let refused = Config::from_texts(&[("policies.yaml", "policies: [{name: a, limt: 5/s}]")]).unwrap_err();
-//! assert!(refused.to_string().starts_with("policies.yaml:1:21: error: a policy has no field `limt`"));
+//! let refused = Config::from_texts(&[("policies.yaml", "policies: [{name: a, partition: [user], limt: 5/s}]")]).unwrap_err();
+//! assert!(refused.to_string().starts_with("policies.yaml:1:41: error: a policy has no field `limt`"));
 //! # Ok::<(), tollgate_config::Findings>(())
 //! ```
 

@@ -28,7 +28,7 @@ pub(crate) fn read(file: &Node, draft: &mut Draft) {
         draft.set_store(store);
     }
     let policies = top.list("policies", &mut draft.findings);
-    if policies.is_empty() && top.get("store").is_none() {
+    if policies.is_empty() && top.get("store").is_none() && top.unknown().next().is_none() {
         draft.findings.warn(top.at, "there are no policies here: nothing is limited");
     }
     let mut seen = HashMap::new();

@@ -8,6 +8,8 @@ mod metadata;
 mod question;
 mod service;
 
+#[cfg(test)]
+mod tests;
 
 use std::sync::Arc;
 

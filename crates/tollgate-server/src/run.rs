@@ -14,7 +14,7 @@ use tollgate_redis::ConnectError;
 
 use crate::admin::{self, Admin};
 use crate::app::App;
-use crate::listen::{self, ListenStats, Listener, Tls, TlsError};
+use crate::listen::{self, ListenSettings, ListenStats, Listener, Tls, TlsError};
 use crate::metrics::CallCounters;
 use crate::policies::Loaded;
 use crate::reload::Reloader;
@@ -71,6 +71,9 @@ pub enum RunError {
     },
 }
 
+/// In bytes: more than all headers that a proxy accepts, many times over.
+const LARGEST_MESSAGE: usize = 1024 * 1024;
+
 /// Serves until `shutdown` is ready; then says so on `/readyz`, lets what is under way finish, and ends.
 pub async fn run(
     settings: Settings,
@@ -109,15 +112,17 @@ pub async fn run(
     let stats: Arc<[(&'static str, Arc<ListenStats>)]> =
         ["http", "grpc", "admin"].map(|name| (name, Arc::new(ListenStats::default()))).into();
     let admin = Admin { app: Arc::clone(&app), reloader, listeners: Arc::clone(&stats) };
+    // What a proxy forwards of long headers must not become an error: it would let the request pass.
+    let grpc = ListenSettings { max_body: LARGEST_MESSAGE, ..settings.listen.clone() };
     let routers = [
-        (listeners.http, http::router(Arc::clone(&app))),
-        (listeners.grpc, rls::router(Arc::clone(&app), &settings.listen)),
-        (listeners.admin, admin::router(admin)),
+        (listeners.http, settings.listen.clone(), http::router(Arc::clone(&app))),
+        (listeners.grpc, grpc.clone(), rls::router(Arc::clone(&app), &grpc)),
+        (listeners.admin, settings.listen.clone(), admin::router(admin)),
     ];
     let mut servers = JoinSet::new();
-    for ((listener, router), (name, stats)) in routers.into_iter().zip(stats.to_vec()) {
+    for ((listener, listen, router), (name, stats)) in routers.into_iter().zip(stats.to_vec()) {
         let Some(listener) = listener else { continue };
-        let (listen, tls, stop) = (settings.listen.clone(), tls.clone(), stop.clone());
+        let (tls, stop) = (tls.clone(), stop.clone());
         servers.spawn(async move { listen::serve(listener, name, router, &listen, tls, stop, stats).await });
     }
     on_event(Event::Ready);

@@ -1,5 +1,7 @@
 //! How limitador finds its limits: every limit whose conditions hold and whose variables are there.
 
+#[cfg(feature = "cel")]
+use std::cell::OnceCell;
 use std::collections::HashMap;
 
 use tollgate::{Descriptor, Match, Matcher, Reason, subject};
@@ -44,8 +46,9 @@ pub(crate) enum Variable {
 /// A call, as conditions and variables see it.
 struct Call<'c> {
     descriptors: &'c [&'c Descriptor],
+    /// Made when the first expression asks for it.
     #[cfg(feature = "cel")]
-    scope: Scope,
+    scope: OnceCell<Scope>,
 }
 
 impl<'c> Call<'c> {
@@ -53,30 +56,39 @@ impl<'c> Call<'c> {
         Self {
             descriptors,
             #[cfg(feature = "cel")]
-            scope: Scope::new(descriptors),
+            scope: OnceCell::new(),
         }
+    }
+
+    #[cfg(feature = "cel")]
+    fn scope(&self) -> &Scope {
+        self.scope.get_or_init(|| Scope::new(self.descriptors))
     }
 }
 
 impl LimitadorRule {
     /// The descriptor that is charged: the first that the limit speaks of.
     fn charged(&self, count: usize) -> usize {
-        let conditions = self.conditions.iter().flat_map(|(_, condition)| match condition {
-            Condition::Comparisons(all) => all.as_slice(),
-            #[cfg(feature = "cel")]
-            Condition::Cel(_) => &[],
-        });
-        let conditions = conditions.map(|comparison| &comparison.entry);
-        let variables = self.variables.iter().filter_map(|(_, variable)| match variable {
-            Variable::Entry(entry) => Some(entry),
-            #[cfg(feature = "cel")]
-            Variable::Cel(_) => None,
-        });
-        let mut places = conditions.chain(variables).filter_map(|entry| match entry {
+        let mut entries: Vec<&Entry> = Vec::new();
+        for (_, condition) in &self.conditions {
+            match condition {
+                Condition::Comparisons(all) => entries.extend(all.iter().map(|one| &one.entry)),
+                #[cfg(feature = "cel")]
+                Condition::Cel(_) => {}
+            }
+        }
+        for (_, variable) in &self.variables {
+            match variable {
+                Variable::Entry(entry) => entries.push(entry),
+                #[cfg(feature = "cel")]
+                Variable::Cel(_) => {}
+            }
+        }
+        let place = entries.into_iter().find_map(|entry| match entry {
             Entry::At(place, _) => Some(*place),
             Entry::Anywhere(_) => None,
         });
-        places.next().filter(|place| *place < count).unwrap_or(0)
+        place.filter(|place| *place < count).unwrap_or(0)
     }
 
     /// Whom it counts, or why it does not hold.
@@ -85,7 +97,7 @@ impl LimitadorRule {
             let holds = match condition {
                 Condition::Comparisons(all) => all.iter().all(|one| one.holds(call.descriptors)),
                 #[cfg(feature = "cel")]
-                Condition::Cel(program) => program.holds(&call.scope),
+                Condition::Cel(program) => program.holds(call.scope()),
             };
             if !holds {
                 return Err(format!("`{}` does not hold", source.escape_debug()));
@@ -96,7 +108,7 @@ impl LimitadorRule {
             let value = match variable {
                 Variable::Entry(entry) => entry.value(call.descriptors).map(str::to_owned),
                 #[cfg(feature = "cel")]
-                Variable::Cel(program) => program.text(&call.scope),
+                Variable::Cel(program) => program.text(call.scope()),
             };
             values.push((source, value.ok_or_else(|| format!("there is no `{}` here", source.escape_debug()))?));
         }

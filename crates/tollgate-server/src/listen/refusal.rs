@@ -35,13 +35,12 @@ impl Refusal {
         }
     }
 
-    /// UNAVAILABLE, RESOURCE_EXHAUSTED, DEADLINE_EXCEEDED, INTERNAL.
+    /// UNAVAILABLE, RESOURCE_EXHAUSTED, DEADLINE_EXCEEDED.
     fn grpc_status(self) -> &'static str {
         match self {
-            Self::Overloaded => "14",
+            Self::Overloaded | Self::Panicked => "14",
             Self::TooLarge => "8",
             Self::SlowBody | Self::SlowAnswer => "4",
-            Self::Panicked => "13",
         }
     }
 

@@ -162,7 +162,7 @@ async fn a_panic_is_an_answer_without_details_and_the_server_lives() {
     let (mut sender, _) = connect_http2(server.addr).await;
     let mut panic = grpc("/panic", "");
     *panic.method_mut() = http::Method::GET;
-    assert_eq!(grpc_status(&send(&mut sender, panic).await), "13");
+    assert_eq!(grpc_status(&send(&mut sender, panic).await), "14");
     assert_eq!(send(&mut sender, request("GET", "/livez", "")).await.status(), 200);
     assert_eq!((server.stats.panics(), server.stats.requests()), (2, 4));
 }

@@ -112,9 +112,12 @@ fn find(domain: &Domain, first: usize, asks: &[Ask]) -> Vec<Found> {
     let matches = domain.matcher().find(&descriptors).into_iter();
     let matches = matches.filter(|found| asks[found.descriptor].limit.is_none());
     let requested = asks.iter().enumerate().filter_map(|(descriptor, ask)| {
-        let limit = Some(Some(ask.limit.clone()?));
+        let limit = ask.limit.clone()?;
+        // Two limits that requests bring along for one caller are two states.
+        let (name, text) = (String::from("limit"), limit.to_string());
         let entries = ask.descriptor.entries().iter().map(|(key, value)| (key.as_str(), value.as_str()));
-        Some(Match { policy: domain.requested(), descriptor, subject: subject(entries), limit })
+        let subject = subject(entries.chain([(name.as_str(), text.as_str())]));
+        Some(Match { policy: domain.requested(), descriptor, subject, limit: Some(Some(limit)) })
     });
     let found = matches.chain(requested).map(|found| {
         let policy = Arc::clone(&domain.policies()[found.policy]);

@@ -207,6 +207,18 @@ fn a_limit_that_a_request_brings_along_replaces_the_policies() {
     assert_eq!(scene.remaining(), [1]);
 }
 
+/// The second limit was ignored, because both were one state: three calls passed 1/min.
+#[test]
+fn two_limits_that_requests_bring_along_are_two_states() {
+    let scene = Scene::of(vec![policy("p", "1/h")]);
+    let ask = |limit: &str| {
+        let limit = Some(limit.parse().unwrap());
+        Ask { limit, ..Ask::new(Descriptor::new().with("user", "42"), Cost::ONE) }
+    };
+    let asks = [ask("100/h"), ask("1/min")];
+    assert_eq!([scene.ask_all(&asks).allowed(), scene.ask_all(&asks).allowed()], [true, false]);
+}
+
 #[test]
 fn an_unknown_domain_has_no_limits() {
     let scene = Scene::of(vec![policy("p", "0/h")]);

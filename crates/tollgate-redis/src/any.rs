@@ -104,6 +104,10 @@ impl From<RedisStore> for AnyStore {
 }
 
 impl Store for AnyStore {
+    fn answers_at_once(&self) -> bool {
+        matches!(self, Self::Memory(_))
+    }
+
     async fn check(&self, checks: &[Check<'_>]) -> Result<Decision, StoreError> {
         match self {
             Self::Memory(store) => store.check(checks).await,

@@ -43,7 +43,7 @@ pub use decision::{Decision, Source, Status, Statuses};
 pub use descriptor::Descriptor;
 pub use key::{Key, KeyError, decode_policy};
 pub use limit::{Limit, LimitBuilder, LimitError};
-pub use limiter::{CheckError, InvalidCheck, Limiter, MAX_CHECKS, validate};
+pub use limiter::{CheckError, InvalidCheck, Limiter, MAX_CHECKS, NotReady, validate};
 pub use policy::{
     Ask, Charge, Domain, Excess, Match, Matcher, Mode, OnError, Outcome, Pattern, Policy, PolicyError, PolicySet,
     PolicySetError, Reason, Rule, Rules, Ruling, UnknownWord, Verdict, Want, subject,

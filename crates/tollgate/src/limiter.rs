@@ -1,5 +1,7 @@
 //! The front door: questions are checked, a store decides, the answer is folded. Read this first.
 
+mod wait;
+
 use std::collections::HashSet;
 use std::sync::Arc;
 
@@ -7,6 +9,8 @@ use crate::check::Check;
 use crate::clock::Timestamp;
 use crate::decision::{Decision, Source, Status, Statuses};
 use crate::store::{MemoryStore, Store, StoreError};
+
+pub use wait::NotReady;
 
 /// Decides whether calls may proceed, over a [`Store`] that keeps the states. Cheap to clone.
 ///

@@ -30,6 +30,11 @@ pub trait Store: Send + Sync {
     /// Drops the state of `check`; answers whether there was one.
     fn reset(&self, check: &Check<'_>) -> impl Future<Output = Result<bool, StoreError>> + Send;
 
+    /// Whether its futures are ready when they are first polled, so that nobody has to put them aside.
+    fn answers_at_once(&self) -> bool {
+        false
+    }
+
     /// Does one thing to a counter; answers its value, or for `Delete` the value it had.
     fn count(
         &self,

@@ -57,13 +57,7 @@ impl PolicySet {
         asks: &[Ask],
     ) -> Result<Verdict, InvalidCheck> {
         let found = self.placed(domain).map_or_else(Vec::new, |(domain, first)| find(domain, first, asks));
-        let mut bench = Bench::new(store, local, &found);
-        bench.give_back().await;
-        bench.look_where_asked().await;
-        bench.take_quotas().await;
-        bench.take_enforced().await?;
-        bench.take_shadows().await;
-        Ok(bench.into_verdict())
+        decide(store, local, found).await
     }
 
     /// Forgets the states that these descriptors fall under, and answers how many there were.
@@ -75,6 +69,30 @@ impl PolicySet {
         }
         Ok(forgotten)
     }
+}
+
+impl Domain {
+    /// Decides a call that falls under these policies of the domain, for those who match by themselves; otherwise as
+    /// [`PolicySet::decide`]. A ruling then tells the place of its policy within the domain.
+    pub async fn decide<S: Store>(
+        &self,
+        store: &S,
+        local: &MemoryStore,
+        matches: Vec<Match>,
+        charge: Charge,
+    ) -> Result<Verdict, InvalidCheck> {
+        decide(store, local, matches.into_iter().map(|found| Found::new(self, 0, found, charge)).collect()).await
+    }
+}
+
+async fn decide<S: Store>(store: &S, local: &MemoryStore, found: Vec<Found>) -> Result<Verdict, InvalidCheck> {
+    let mut bench = Bench::new(store, local, &found);
+    bench.give_back().await;
+    bench.look_where_asked().await;
+    bench.take_quotas().await;
+    bench.take_enforced().await?;
+    bench.take_shadows().await;
+    Ok(bench.into_verdict())
 }
 
 /// A policy that applies to a descriptor.
@@ -89,6 +107,14 @@ struct Found {
 }
 
 impl Found {
+    /// A policy of `domain`, whose first is the one of this place.
+    fn new(domain: &Domain, first: usize, found: Match, charge: Charge) -> Self {
+        let Match { policy: at, descriptor, subject, limit } = found;
+        let policy = Arc::clone(&domain.policies()[at]);
+        let limit = limit.unwrap_or_else(|| policy.limit().cloned());
+        Self { place: first + at, policy, descriptor, subject, limit, charge }
+    }
+
     /// What to ask of a store, unless nothing limits it.
     fn check(&self) -> Option<Check<'_>> {
         let key = Key::new(self.policy.key_name(), &self.subject).expect("a policy and a subject make a key");
@@ -120,10 +146,8 @@ fn find(domain: &Domain, first: usize, asks: &[Ask]) -> Vec<Found> {
         Some(Match { policy: domain.requested(), descriptor, subject, limit: Some(Some(limit)) })
     });
     let found = matches.chain(requested).map(|found| {
-        let policy = Arc::clone(&domain.policies()[found.policy]);
-        let limit = found.limit.unwrap_or_else(|| policy.limit().cloned());
-        let Match { descriptor, subject, .. } = found;
-        Found { place: first + found.policy, policy, descriptor, subject, limit, charge: asks[descriptor].charge }
+        let charge = asks[found.descriptor].charge;
+        Found::new(domain, first, found, charge)
     });
     found.collect()
 }

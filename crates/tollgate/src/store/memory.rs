@@ -243,6 +243,10 @@ impl MemoryStoreBuilder {
 }
 
 impl Store for MemoryStore {
+    fn answers_at_once(&self) -> bool {
+        true
+    }
+
     async fn check(&self, checks: &[Check<'_>]) -> Result<Decision, StoreError> {
         Ok(self.decide_all(checks, Mode::Take))
     }

@@ -1,0 +1,179 @@
+//! Who is calling.
+
+use std::fmt;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use http::header::HeaderName;
+use http::request::Parts;
+use sha2::{Digest, Sha256};
+use tollgate_http::{Prefixes, Trust, client_address};
+
+use crate::traps::Traps;
+
+/// Who is calling, as far as a limit is concerned: one thing known of a request, or several together.
+///
+/// Callers of whom it is not known share one state, so that leaving it out gains nothing.
+#[derive(Clone)]
+pub struct Caller {
+    features: Vec<(&'static str, Feature)>,
+}
+
+/// A text made of a request.
+type Told = Arc<dyn Fn(&Parts) -> Option<String> + Send + Sync>;
+
+#[derive(Clone)]
+enum Feature {
+    Address,
+    Header(HeaderName),
+    Method,
+    Told(Told),
+}
+
+impl Caller {
+    /// The address: of the peer, or of whom trusted proxies name ([`RateLimit::trust`](crate::RateLimit::trust)); IPv6 by
+    /// its /64 ([`RateLimit::prefixes`](crate::RateLimit::prefixes)).
+    pub fn address() -> Self {
+        Self::of("address", Feature::Address)
+    }
+
+    /// The value of a header, such as an API key. It is hashed before it becomes part of a key.
+    ///
+    /// # Panics
+    /// If `name` is no header's name.
+    pub fn header(name: &'static str) -> Self {
+        Self::of(name, Feature::Header(HeaderName::from_static(name)))
+    }
+
+    /// What an authentication layer before this one has put into the extensions of the request.
+    ///
+    /// ```
+    /// # use tollgate_tower::Caller;
+    /// #[derive(Clone)]
+    /// struct User { id: u64 }
+    ///
+    /// let caller = Caller::extension(|user: &User| user.id.to_string());
+    /// ```
+    pub fn extension<E: Send + Sync + 'static>(told: impl Fn(&E) -> String + Send + Sync + 'static) -> Self {
+        Self::from_fn("extension", move |parts| parts.extensions.get::<E>().map(&told))
+    }
+
+    /// The method, so that each is counted apart.
+    pub fn method() -> Self {
+        Self::of("method", Feature::Method)
+    }
+
+    /// The template of the route, such as `/users/{id}`: each route is counted apart.
+    #[cfg(feature = "axum")]
+    pub fn route() -> Self {
+        Self::from_fn("route", |parts| {
+            Some(parts.extensions.get::<axum::extract::MatchedPath>()?.as_str().to_owned())
+        })
+    }
+
+    /// Everybody together.
+    pub fn everybody() -> Self {
+        Self { features: Vec::new() }
+    }
+
+    /// Whatever a request tells. `name` keeps it apart from other things of the same value.
+    pub fn from_fn(name: &'static str, told: impl Fn(&Parts) -> Option<String> + Send + Sync + 'static) -> Self {
+        Self::of(name, Feature::Told(Arc::new(told)))
+    }
+
+    /// Both together: each pair is counted apart.
+    #[must_use]
+    pub fn and(mut self, other: Self) -> Self {
+        self.features.extend(other.features);
+        self
+    }
+
+    fn of(name: &'static str, feature: Feature) -> Self {
+        Self { features: vec![(name, feature)] }
+    }
+
+    /// What is known of the caller, and whether all of it is.
+    pub(crate) fn subject(&self, parts: &Parts, addresses: &Addresses) -> (String, bool) {
+        let mut known = true;
+        let values: Vec<(&'static str, String)> = self
+            .features
+            .iter()
+            .map(|(name, feature)| {
+                let value = feature.value(parts, addresses);
+                known &= value.is_some();
+                // A digest or an address is never empty: nobody can pass for the unknown.
+                (*name, value.unwrap_or_default())
+            })
+            .collect();
+        (tollgate::subject(values.iter().map(|(name, value)| (*name, value.as_str()))), known)
+    }
+}
+
+impl Feature {
+    fn value(&self, parts: &Parts, addresses: &Addresses) -> Option<String> {
+        match self {
+            Self::Address => addresses.of(parts).map(|address| addresses.prefixes.mask(address)),
+            Self::Header(name) => parts.headers.get(name).map(|value| hashed(value.as_bytes())),
+            Self::Method => Some(parts.method.as_str().to_owned()),
+            Self::Told(told) => told(parts).filter(|value| !value.is_empty()),
+        }
+    }
+}
+
+fn hashed(value: &[u8]) -> String {
+    use std::fmt::Write as _;
+    Sha256::digest(value)[..16].iter().fold(String::with_capacity(32), |mut text, byte| {
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}
+
+/// Whose address is the caller's.
+#[derive(Clone)]
+pub(crate) struct Addresses {
+    pub(crate) peer: Peer,
+    pub(crate) trust: Trust,
+    pub(crate) prefixes: Prefixes,
+    pub(crate) traps: Arc<Traps>,
+}
+
+/// Where the peer's address is found.
+pub(crate) type Peer = Arc<dyn Fn(&Parts) -> Option<IpAddr> + Send + Sync>;
+
+impl Default for Addresses {
+    fn default() -> Self {
+        Self {
+            peer: Arc::new(known_peer),
+            trust: Trust::default(),
+            prefixes: Prefixes::default(),
+            traps: Arc::new(Traps::default()),
+        }
+    }
+}
+
+impl Addresses {
+    fn of(&self, parts: &Parts) -> Option<IpAddr> {
+        let Some(peer) = (self.peer)(parts) else {
+            self.traps.no_peer();
+            return None;
+        };
+        self.traps.look_at(parts, peer, &self.trust);
+        Some(client_address(peer, &parts.headers, &self.trust))
+    }
+}
+
+/// Where servers put it.
+fn known_peer(parts: &Parts) -> Option<IpAddr> {
+    let extensions = &parts.extensions;
+    #[cfg(feature = "axum")]
+    if let Some(info) = extensions.get::<axum::extract::ConnectInfo<std::net::SocketAddr>>() {
+        return Some(info.0.ip());
+    }
+    extensions.get::<std::net::SocketAddr>().map(|peer| peer.ip()).or_else(|| extensions.get::<IpAddr>().copied())
+}
+
+impl fmt::Debug for Caller {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.features.iter().map(|(name, _)| name)).finish()
+    }
+}

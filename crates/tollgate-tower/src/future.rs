@@ -1,0 +1,233 @@
+//! The way of a request through a limited service.
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::{Duration, SystemTime};
+
+use bytes::Bytes;
+use http::header::{ACCESS_CONTROL_EXPOSE_HEADERS, CACHE_CONTROL};
+use http::{HeaderValue, Request, Response, StatusCode};
+use http_body::Body;
+use pin_project_lite::pin_project;
+use tollgate::{InvalidCheck, Store, Verdict};
+use tollgate_http::{Dialect, verdict_headers};
+use tower_service::Service;
+
+use crate::body::ResponseBody;
+use crate::layer::Settings;
+use crate::refusal::Refusal;
+use crate::settle::{Deciding, Eventually, Question, Settling};
+
+pin_project! {
+    /// The response of a limited service, when it is there.
+    pub struct ResponseFuture<T, S, ReqBody>
+    where
+        T: Service<Request<ReqBody>>,
+    {
+        #[pin]
+        stage: Stage<T, S, ReqBody>,
+    }
+}
+
+pin_project! {
+    #[project = StageProjection]
+    enum Stage<T, S, ReqBody>
+    where
+        T: Service<Request<ReqBody>>,
+    {
+        // The store is being asked.
+        Deciding {
+            deciding: Deciding,
+            service: T,
+            request: Option<Request<ReqBody>>,
+            settings: Arc<Settings<S>>,
+            again: Option<Question>,
+        },
+        // The service behind is at work.
+        Serving {
+            #[pin]
+            response: T::Future,
+            after: Option<After<S>>,
+        },
+        // Units are given back before the response goes out.
+        Settling {
+            settling: Settling,
+            response: Option<T::Response>,
+            after: Option<After<S>>,
+        },
+        Refused { response: Option<Response<Bytes>> },
+    }
+}
+
+/// What is left to do once there is a response.
+struct After<S> {
+    settings: Arc<Settings<S>>,
+    verdict: Arc<Verdict>,
+    again: Option<Question>,
+}
+
+impl<T, S, ReqBody> ResponseFuture<T, S, ReqBody>
+where
+    T: Service<Request<ReqBody>>,
+{
+    pub(crate) fn unlimited(response: T::Future) -> Self {
+        Self { stage: Stage::Serving { response, after: None } }
+    }
+
+    pub(crate) fn deciding(
+        service: T,
+        settings: Arc<Settings<S>>,
+        deciding: Deciding,
+        again: Option<Question>,
+        request: Request<ReqBody>,
+    ) -> Self {
+        Self { stage: Stage::Deciding { deciding, service, request: Some(request), settings, again } }
+    }
+
+    /// Passes a request on, or refuses it.
+    pub(crate) fn decided(
+        service: &mut T,
+        settings: Arc<Settings<S>>,
+        decided: Result<Verdict, InvalidCheck>,
+        again: Option<Question>,
+        request: Request<ReqBody>,
+    ) -> Self {
+        Self { stage: Stage::decided(service, settings, decided, again, request) }
+    }
+}
+
+impl<T, S, ReqBody> Stage<T, S, ReqBody>
+where
+    T: Service<Request<ReqBody>>,
+{
+    fn decided(
+        service: &mut T,
+        settings: Arc<Settings<S>>,
+        decided: Result<Verdict, InvalidCheck>,
+        again: Option<Question>,
+        mut request: Request<ReqBody>,
+    ) -> Self {
+        let verdict = match decided {
+            Ok(verdict) => Arc::new(verdict),
+            Err(invalid) => return Self::Refused { response: Some(misconfigured(&invalid)) },
+        };
+        if verdict.allowed() {
+            request.extensions_mut().insert(Arc::clone(&verdict));
+            let after = Some(After { settings, verdict, again });
+            return Self::Serving { response: service.call(request), after };
+        }
+        let (parts, _) = request.into_parts();
+        let refusal = Refusal::new(Arc::clone(&verdict), &parts);
+        let mut response = settings.responder.as_ref().map_or_else(|| refusal.response(), |responder| responder(&refusal));
+        settings.tell(&verdict, &mut response);
+        response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+        Self::Refused { response: Some(response) }
+    }
+}
+
+/// Too many limits at once: nothing a caller did, and nothing that may let it pass.
+fn misconfigured(invalid: &InvalidCheck) -> Response<Bytes> {
+    tracing::error!("a request cannot be decided: {invalid}");
+    let mut response = Response::new(Bytes::new());
+    *response.status_mut() = StatusCode::INTERNAL_SERVER_ERROR;
+    response
+}
+
+impl<S> Settings<S> {
+    /// Says in headers and extensions what was decided.
+    fn tell<B>(&self, verdict: &Arc<Verdict>, response: &mut Response<B>) {
+        verdict_headers(verdict, self.dialect, unix_now(self.dialect), response.headers_mut());
+        if self.expose {
+            let names = HeaderValue::from_static(self.dialect.expose_headers());
+            response.headers_mut().append(ACCESS_CONTROL_EXPOSE_HEADERS, names);
+        }
+        response.extensions_mut().insert(Arc::clone(verdict));
+    }
+}
+
+/// The wall clock, for the one dialect that tells an instant.
+fn unix_now(dialect: Dialect) -> Duration {
+    match dialect {
+        #[expect(clippy::disallowed_methods, reason = "decides nothing: this header tells an instant of the caller's clock")]
+        Dialect::XEpoch => SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default(),
+        _ => Duration::ZERO,
+    }
+}
+
+impl<T, S, ReqBody, ResBody> Future for ResponseFuture<T, S, ReqBody>
+where
+    T: Service<Request<ReqBody>, Response = Response<ResBody>>,
+    S: Store + 'static,
+    ResBody: Body<Data = Bytes>,
+{
+    type Output = Result<Response<ResponseBody<ResBody>>, T::Error>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        loop {
+            let mut this = self.as_mut().project();
+            let next = match this.stage.as_mut().project() {
+                StageProjection::Deciding { deciding, service, request, settings, again } => {
+                    let decided = ready!(deciding.as_mut().poll(context));
+                    let request = request.take().expect("polled after it was ready");
+                    Stage::decided(service, Arc::clone(settings), decided, again.take(), request)
+                }
+                StageProjection::Serving { response, after } => {
+                    let response = ready!(response.poll(context))?;
+                    let Some(mut after) = after.take() else { return Poll::Ready(Ok(response.map(ResponseBody::served))) };
+                    match after.give_back(response) {
+                        Eventually::Now(response) => return Poll::Ready(Ok(after.finish(response))),
+                        Eventually::Later((settling, response)) => {
+                            Stage::Settling { settling, response: Some(response), after: Some(after) }
+                        }
+                    }
+                }
+                StageProjection::Settling { settling, response, after } => {
+                    ready!(settling.as_mut().poll(context));
+                    let (response, after) = response.take().zip(after.take()).expect("polled after it was ready");
+                    return Poll::Ready(Ok(after.finish(response)));
+                }
+                StageProjection::Refused { response } => {
+                    let response = response.take().expect("polled after it was ready");
+                    return Poll::Ready(Ok(response.map(ResponseBody::refused)));
+                }
+            };
+            this.stage.set(next);
+        }
+    }
+}
+
+impl<S: Store + 'static> After<S> {
+    /// Gives back what a response does not count for.
+    fn give_back<B>(&mut self, response: Response<B>) -> Eventually<Response<B>, (Settling, Response<B>)> {
+        let (Some(again), Some(counts)) = (self.again.take(), &self.settings.counts) else {
+            return Eventually::Now(response);
+        };
+        let (parts, body) = response.into_parts();
+        let counted = counts(&parts);
+        let response = Response::from_parts(parts, body);
+        if counted {
+            return Eventually::Now(response);
+        }
+        match self.settings.give_back(again, &self.verdict) {
+            Eventually::Now(()) => Eventually::Now(response),
+            Eventually::Later(settling) => Eventually::Later((settling, response)),
+        }
+    }
+
+    fn finish<B>(self, mut response: Response<B>) -> Response<ResponseBody<B>> {
+        self.settings.tell(&self.verdict, &mut response);
+        response.map(ResponseBody::served)
+    }
+}
+
+impl<T, S, ReqBody> fmt::Debug for ResponseFuture<T, S, ReqBody>
+where
+    T: Service<Request<ReqBody>>,
+{
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ResponseFuture").finish_non_exhaustive()
+    }
+}

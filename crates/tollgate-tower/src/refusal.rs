@@ -1,0 +1,67 @@
+//! What a refused caller is told.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::header::CONTENT_TYPE;
+use http::request::Parts;
+use http::{HeaderValue, Response, StatusCode};
+use tollgate::{Outcome, Verdict};
+use tollgate_http::{Problem, verdict_problem};
+
+use crate::grpc;
+
+/// A call that was refused: what a responder needs to know.
+#[derive(Debug, Clone)]
+pub struct Refusal {
+    verdict: Arc<Verdict>,
+    grpc: bool,
+}
+
+impl Refusal {
+    pub(crate) fn new(verdict: Arc<Verdict>, request: &Parts) -> Self {
+        Self { verdict, grpc: grpc::is_spoken(&request.headers) }
+    }
+
+    /// The verdict.
+    pub fn verdict(&self) -> &Verdict {
+        &self.verdict
+    }
+
+    /// How long to wait, exactly; `None` if no wait will do or nobody knows.
+    pub fn retry_after(&self) -> Option<Duration> {
+        self.verdict.binding().and_then(|ruling| ruling.status().retry_after())
+    }
+
+    /// 429, or 503 if the store could not answer and a rule denies then.
+    pub fn status(&self) -> StatusCode {
+        match self.verdict.outcome() {
+            Outcome::Unavailable => StatusCode::SERVICE_UNAVAILABLE,
+            _ => StatusCode::TOO_MANY_REQUESTS,
+        }
+    }
+
+    /// Whether the caller speaks gRPC, and understands nothing but a status in trailers.
+    pub fn is_grpc(&self) -> bool {
+        self.grpc
+    }
+
+    /// The problem, as RFC 9457 has it.
+    pub fn problem(&self) -> Problem {
+        verdict_problem(&self.verdict)
+    }
+
+    /// The answer unless another responder is set: a problem, or in gRPC a status with the wait.
+    pub fn response(&self) -> Response<Bytes> {
+        let problem = self.problem();
+        if self.grpc {
+            let unavailable = self.verdict.outcome() == Outcome::Unavailable;
+            return grpc::refusal(unavailable, problem.detail(), self.retry_after());
+        }
+        let mut response = Response::new(Bytes::from(problem.to_json().to_string()));
+        *response.status_mut() = problem.status();
+        response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(Problem::CONTENT_TYPE));
+        response
+    }
+}

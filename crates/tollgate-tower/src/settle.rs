@@ -1,0 +1,120 @@
+//! From a request to its verdict, and from its response to what stays counted.
+
+use std::future::Future;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+
+use http::request::Parts;
+use http::{HeaderMap, Method};
+use tollgate::{Ask, Charge, Cost, InvalidCheck, Match, Store, Verdict};
+
+use crate::layer::{Plan, Settings};
+
+pub(crate) type Deciding = Pin<Box<dyn Future<Output = Result<Verdict, InvalidCheck>> + Send>>;
+pub(crate) type Settling = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+/// A value now, or a future of it.
+pub(crate) enum Eventually<T, F> {
+    Now(T),
+    Later(F),
+}
+
+/// What is asked of the store for one request.
+#[derive(Debug, Clone)]
+pub(crate) enum Question {
+    Rules { matches: Vec<Match>, cost: Cost },
+    Policies { ask: Box<Ask>, set: Arc<tollgate::PolicySet> },
+}
+
+impl<S> Settings<S> {
+    /// What to ask about a request; `None` if nothing limits it.
+    pub(crate) fn question(&self, parts: &Parts) -> Option<Question> {
+        let preflight = parts.method == Method::OPTIONS && is_preflight(&parts.headers);
+        if preflight && !self.preflight || self.skip.as_ref().is_some_and(|skip| skip(parts)) {
+            return None;
+        }
+        let cost = self.cost.as_ref().map_or(Cost::ONE, |cost| cost(parts));
+        match &self.plan {
+            Plan::Rules { rules, .. } => {
+                let applying = rules.iter().enumerate().filter(|(_, rule)| rule.applies(parts));
+                let matches: Vec<Match> = applying
+                    .map(|(policy, rule)| {
+                        let (subject, known) = rule.caller.subject(parts, &self.addresses);
+                        Match { policy, descriptor: 0, subject, limit: rule.limit_of(parts, known).map(Some) }
+                    })
+                    .collect();
+                (!matches.is_empty()).then_some(Question::Rules { matches, cost })
+            }
+            Plan::Policies { source, describe, .. } => {
+                let ask = Box::new(Ask::new(describe(parts), cost));
+                Some(Question::Policies { ask, set: source() })
+            }
+        }
+    }
+}
+
+fn is_preflight(headers: &HeaderMap) -> bool {
+    headers.contains_key("origin") && headers.contains_key("access-control-request-method")
+}
+
+impl<S: Store + 'static> Settings<S> {
+    /// Decides, at once if the store can.
+    pub(crate) fn decide(self: &Arc<Self>, question: Question) -> Eventually<Result<Verdict, InvalidCheck>, Deciding> {
+        let settings = Arc::clone(self);
+        if self.store.answers_at_once() {
+            return match at_once(settings.decided(question, None)) {
+                Some(decided) => Eventually::Now(decided),
+                None => unreachable!("a store that answers at once does not wait"),
+            };
+        }
+        Eventually::Later(Box::pin(async move { settings.decided(question, None).await }))
+    }
+
+    /// Gives back what `verdict` charged.
+    pub(crate) fn give_back(self: &Arc<Self>, question: Question, verdict: &Verdict) -> Eventually<(), Settling> {
+        let (settings, charged_at) = (Arc::clone(self), verdict.decided_at());
+        let given = async move {
+            let back = Some(charged_at);
+            // What cannot be given back stays counted until it stops counting.
+            let _ = settings.decided(question, back).await;
+        };
+        if self.store.answers_at_once() {
+            let done = at_once(given);
+            debug_assert!(done.is_some(), "a store that answers at once does not wait");
+            return Eventually::Now(());
+        }
+        Eventually::Later(Box::pin(given))
+    }
+
+    async fn decided(
+        &self,
+        question: Question,
+        back: Option<Option<tollgate::Timestamp>>,
+    ) -> Result<Verdict, InvalidCheck> {
+        let charge = |cost| match back {
+            Some(charged_at) => Charge::GiveBack(cost, charged_at),
+            None => Charge::Take(cost),
+        };
+        match (question, &self.plan) {
+            (Question::Rules { matches, cost }, Plan::Rules { compiled, .. }) => {
+                compiled.decide(&*self.store, &self.local, matches, charge(cost)).await
+            }
+            (Question::Policies { mut ask, set }, Plan::Policies { domain, .. }) => {
+                if let Charge::Take(cost) = ask.charge {
+                    ask.charge = charge(cost);
+                }
+                set.decide(&*self.store, &self.local, domain, std::slice::from_ref(&*ask)).await
+            }
+            _ => unreachable!("a question is asked under the plan it was made for"),
+        }
+    }
+}
+
+/// The value of a future that never waits.
+fn at_once<T>(future: impl Future<Output = T>) -> Option<T> {
+    match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(value) => Some(value),
+        Poll::Pending => None,
+    }
+}

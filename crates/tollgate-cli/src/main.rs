@@ -2,6 +2,7 @@
 
 mod cmd;
 
+mod policies;
 mod question;
 mod store;
 
@@ -20,8 +21,9 @@ use anyhow::Context;
 use clap::{Parser, Subcommand};
 use tollgate::LimitError;
 
-use cmd::{audit, check, counter, demo, peek, refund, reset, verify};
+use cmd::{audit, check, counter, demo, explain, peek, refund, reset, schema, validate, verify};
 use output::Outcome;
+use policies::Unusable;
 
 /// Rate limits, quotas and atomic counters: try them, prove them, look after them.
 #[derive(Debug, Parser)]
@@ -39,6 +41,9 @@ Examples:
   tollgate counter incr-by visits 5                   count
   tollgate verify --store redis://127.0.0.1:6379      prove the limits on your own server
   tollgate audit --store redis://127.0.0.1:6379       look through what it holds
+  tollgate validate tollgate.yaml                     check policies before they are served
+  tollgate explain --config tollgate.yaml user=42     see which policies a call falls under, and why
+  tollgate serve --config tollgate.yaml               serve them
 
 A limit is written AMOUNT/WINDOW [burst N] [ALGORITHM]:
   100/min    10/s burst 50    5 per 2h    1000/day sliding_log
@@ -57,6 +62,9 @@ enum Command {
     #[command(hide = true)]
     VerifyWorker(verify::worker::Args),
     Audit(audit::Args),
+    Validate(validate::Args),
+    Explain(explain::Args),
+    Schema(schema::Args),
 }
 
 fn main() -> ExitCode {
@@ -90,6 +98,9 @@ fn run(command: Command) -> anyhow::Result<Outcome> {
             Command::Verify(args) => verify::run(args, &mut out).await,
             Command::VerifyWorker(args) => verify::worker::run(args, &mut out).await,
             Command::Audit(args) => audit::run(args, &mut out).await,
+            Command::Validate(args) => validate::run(&args, &mut out),
+            Command::Explain(args) => explain::run(args, &mut out).await,
+            Command::Schema(args) => schema::run(&args, &mut out),
         }
     })?;
     out.flush()?;
@@ -102,8 +113,10 @@ fn report(error: &anyhow::Error) {
         return;
     }
     let message = format!("{error:#}");
-    // A limit's error draws a caret below the text, which the library has made plain. Nothing else may break the line.
-    let message = if error.is::<LimitError>() { plain::lines(&message) } else { plain::text(&message) };
+    // A limit's error draws a caret below the text, which the library has made plain, and files have a line for each
+    // finding. Nothing else may break the line.
+    let lines = error.is::<LimitError>() || error.is::<Unusable>();
+    let message = if lines { plain::lines(&message) } else { plain::text(&message) };
     let _ = writeln!(io::stderr(), "error: {message}");
 }
 

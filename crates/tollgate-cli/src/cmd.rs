@@ -9,5 +9,6 @@ pub(crate) mod peek;
 pub(crate) mod refund;
 pub(crate) mod reset;
 pub(crate) mod schema;
+pub(crate) mod serve;
 pub(crate) mod validate;
 pub(crate) mod verify;

@@ -7,6 +7,7 @@ mod counter;
 mod demo;
 mod explain;
 mod readme;
+mod serve;
 mod shared;
 mod trouble;
 mod validate;

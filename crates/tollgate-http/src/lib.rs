@@ -6,6 +6,7 @@
 //! - [`Headers`] renders `RateLimit`, `RateLimit-Policy` and `Retry-After`, or an older [`Dialect`] of them;
 //! - [`Problem`] is the body of a refusal (`application/problem+json`);
 //! - [`Answer`] and [`decision_json`] are the object the server answers and the command line prints;
+//! - [`verdict_headers`], [`verdict_problem`] and [`verdict_json`] do all three for a call under policies;
 //! - [`client_address`] finds the caller behind proxies that are trusted, and believes nobody else.
 //!
 //! ```
@@ -36,8 +37,10 @@ mod address;
 mod decision;
 mod headers;
 mod problem;
+mod verdict;
 
 pub use address::{ForwardedHeader, InvalidProxies, Prefixes, Trust, TrustedProxies, client_address};
 pub use decision::{Answer, NO_POLICY, Part, decision_json, millis_up};
 pub use headers::{Dialect, Headers, Line, UnknownDialect, seconds_up};
 pub use problem::Problem;
+pub use verdict::{verdict_headers, verdict_json, verdict_problem};

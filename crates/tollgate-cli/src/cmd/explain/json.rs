@@ -1,8 +1,8 @@
 //! The explanation as JSON.
 
 use serde_json::{Value, json};
-use tollgate::{Cost, Descriptor, Mode, Source, Verdict};
-use tollgate_http::{Answer, Part, millis_up};
+use tollgate::{Cost, Descriptor, Source};
+use tollgate_http::{millis_up, verdict_json};
 
 use super::{Applying, Explained};
 
@@ -22,7 +22,7 @@ pub(super) fn explained(explained: &Explained<'_>, cost: Cost) -> Value {
         "descriptors": explained.descriptors.iter().map(entries).collect::<Vec<_>>(),
         "cost": cost.get(),
         "policies": applying.chain(others).collect::<Vec<_>>(),
-        "answer": answer(explained.verdict),
+        "answer": verdict_json(explained.verdict),
     })
 }
 
@@ -52,20 +52,4 @@ fn applying(one: &Applying<'_>) -> Value {
 /// A list, for the order has a meaning and a key may come twice.
 fn entries(descriptor: &Descriptor) -> Value {
     descriptor.entries().iter().map(|(key, value)| json!({ "key": key, "value": value })).collect()
-}
-
-fn answer(verdict: &Verdict) -> Value {
-    let rulings = verdict.rulings();
-    let parts: Vec<Part<'_>> = rulings
-        .iter()
-        .map(|ruling| Part {
-            policy: ruling.policy().name(),
-            status: ruling.status(),
-            source: ruling.source(),
-            shadow: ruling.mode() == Mode::Shadow,
-        })
-        .collect();
-    let binding = verdict.binding().and_then(|binding| rulings.iter().position(|one| std::ptr::eq(one, binding)));
-    let (split, decided_at) = (verdict.split(), verdict.decided_at());
-    Answer { allowed: verdict.allowed(), parts: &parts, binding, split, decided_at }.to_json()
 }

@@ -1,0 +1,59 @@
+//! Verdicts, as HTTP edges tell them: headers, problems, JSON.
+
+use std::time::Duration;
+
+use http::header::RETRY_AFTER;
+use http::{HeaderMap, HeaderValue};
+use serde_json::Value;
+use tollgate::{Mode, Outcome, Ruling, Source, Verdict};
+
+use crate::{Answer, Dialect, Headers, Line, Part, Problem};
+
+/// When to come again if nobody knows.
+const SOON: Duration = Duration::from_secs(1);
+
+/// What a refused caller is told.
+pub fn verdict_problem(verdict: &Verdict) -> Problem {
+    let refuses = |ruling: &&Ruling| ruling.mode() != Mode::Shadow && !ruling.status().allowed();
+    let mut violated: Vec<&str> =
+        verdict.rulings().iter().filter(refuses).map(|ruling| ruling.policy().name()).collect();
+    violated.dedup();
+    match verdict.outcome() {
+        Outcome::Unavailable => Problem::reduced_capacity(&violated, Some(SOON)),
+        _ => {
+            let wait = verdict.binding().and_then(|ruling| ruling.status().retry_after());
+            Problem::quota_exceeded(&violated, wait)
+        }
+    }
+}
+
+/// The headers of a verdict, set on a response. Shadows are left out, and so are limits that nobody could look at: their
+/// numbers would be made up. `unix_now` is the time since 1970, for the one dialect that tells an instant.
+pub fn verdict_headers(verdict: &Verdict, dialect: Dialect, unix_now: Duration, to: &mut HeaderMap) {
+    let known = |ruling: &&Ruling| {
+        ruling.mode() != Mode::Shadow && !matches!(ruling.source(), Source::OnErrorAllow | Source::OnErrorDeny)
+    };
+    let limited = verdict.rulings().iter().filter(known).filter_map(|ruling| Some((ruling, ruling.limit()?)));
+    let (rulings, lines): (Vec<&Ruling>, Vec<Line<'_>>) = limited
+        .map(|(ruling, limit)| (ruling, Line { policy: ruling.policy().name(), limit, status: ruling.status() }))
+        .unzip();
+    let binding = verdict.binding().and_then(|binding| rulings.iter().position(|one| std::ptr::eq(*one, binding)));
+    Headers { dialect, lines: &lines, binding, allowed: verdict.allowed(), unix_now }.apply(to);
+    if verdict.outcome() == Outcome::Unavailable {
+        to.insert(RETRY_AFTER, HeaderValue::from(SOON.as_secs()));
+    }
+}
+
+/// The object that every decision answers.
+pub fn verdict_json(verdict: &Verdict) -> Value {
+    let parts: Vec<Part<'_>> = verdict.rulings().iter().map(part).collect();
+    let binding =
+        verdict.binding().and_then(|binding| verdict.rulings().iter().position(|one| std::ptr::eq(one, binding)));
+    let (split, decided_at) = (verdict.split(), verdict.decided_at());
+    Answer { allowed: verdict.allowed(), parts: &parts, binding, split, decided_at }.to_json()
+}
+
+fn part(ruling: &Ruling) -> Part<'_> {
+    let (policy, status, source) = (ruling.policy().name(), ruling.status(), ruling.source());
+    Part { policy, status, source, shadow: ruling.mode() == Mode::Shadow }
+}

@@ -15,7 +15,7 @@ use std::process::ExitCode;
 const HELP: &str = "\
 usage: cargo xtask <verb>
 
-  setup                                 find or install redis-server, valkey-server and a C compiler
+  setup                                 find or install the servers, proxies and tools that the tests need
   test [cargo test arguments]           setup, all tests, then the interleaving tests
   ci                                    fmt, clippy, doc, hygiene, proto, test: what CI runs
   hygiene                               dependencies, file sizes, forbidden words, links

@@ -2,6 +2,7 @@
 
 mod cmd;
 
+mod policies;
 mod question;
 mod store;
 
@@ -20,8 +21,9 @@ use anyhow::Context;
 use clap::{Parser, Subcommand};
 use tollgate::LimitError;
 
-use cmd::{audit, check, counter, demo, peek, refund, reset, verify};
+use cmd::{audit, check, counter, demo, explain, peek, refund, reset, schema, serve, validate, verify};
 use output::Outcome;
+use policies::Unusable;
 
 /// Rate limits, quotas and atomic counters: try them, prove them, look after them.
 #[derive(Debug, Parser)]
@@ -33,12 +35,16 @@ struct Cli {
 
 const EXAMPLES: &str = "\
 Examples:
+  tollgate serve                                      limits over HTTP and gRPC, with a line to try
   tollgate demo                                       see what each algorithm admits
   tollgate check alice --limit 3/min --repeat 5       try a limit
   tollgate check alice --limit 10/s --limit 100/day   two limits, one decision
   tollgate counter incr-by visits 5                   count
   tollgate verify --store redis://127.0.0.1:6379      prove the limits on your own server
   tollgate audit --store redis://127.0.0.1:6379       look through what it holds
+  tollgate validate tollgate.yaml                     check policies before they are served
+  tollgate explain --config tollgate.yaml user=42     see which policies a call falls under, and why
+  tollgate serve --config tollgate.yaml               serve them; read again when the file changes
 
 A limit is written AMOUNT/WINDOW [burst N] [ALGORITHM]:
   100/min    10/s burst 50    5 per 2h    1000/day sliding_log
@@ -47,6 +53,7 @@ Exit codes: 0 allowed or done, 1 denied, 2 error.";
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    Serve(Box<serve::Args>),
     Demo(demo::Args),
     Check(check::Args),
     Peek(peek::Args),
@@ -57,6 +64,9 @@ enum Command {
     #[command(hide = true)]
     VerifyWorker(verify::worker::Args),
     Audit(audit::Args),
+    Validate(validate::Args),
+    Explain(explain::Args),
+    Schema(schema::Args),
 }
 
 fn main() -> ExitCode {
@@ -76,11 +86,19 @@ fn main() -> ExitCode {
 }
 
 fn run(command: Command) -> anyhow::Result<Outcome> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let mut runtime = match command {
+        Command::Serve(_) => tokio::runtime::Builder::new_multi_thread(),
+        _ => tokio::runtime::Builder::new_current_thread(),
+    };
+    let runtime = runtime.enable_all().build();
     let runtime = runtime.context("cannot start: the system refused what the event loop needs")?;
+    if let Command::Serve(args) = command {
+        return runtime.block_on(serve::run(*args));
+    }
     let mut out = io::stdout().lock();
     let outcome = runtime.block_on(async {
         match command {
+            Command::Serve(_) => unreachable!("it has gone its own way"),
             Command::Demo(args) => demo::run(&args, &mut out),
             Command::Check(args) => check::run(args, &mut out).await,
             Command::Peek(args) => peek::run(args, &mut out).await,
@@ -90,6 +108,9 @@ fn run(command: Command) -> anyhow::Result<Outcome> {
             Command::Verify(args) => verify::run(args, &mut out).await,
             Command::VerifyWorker(args) => verify::worker::run(args, &mut out).await,
             Command::Audit(args) => audit::run(args, &mut out).await,
+            Command::Validate(args) => validate::run(&args, &mut out),
+            Command::Explain(args) => explain::run(args, &mut out).await,
+            Command::Schema(args) => schema::run(&args, &mut out),
         }
     })?;
     out.flush()?;
@@ -102,8 +123,10 @@ fn report(error: &anyhow::Error) {
         return;
     }
     let message = format!("{error:#}");
-    // A limit's error draws a caret below the text, which the library has made plain. Nothing else may break the line.
-    let message = if error.is::<LimitError>() { plain::lines(&message) } else { plain::text(&message) };
+    // A limit's error draws a caret below the text, which the library has made plain, and files have a line for each
+    // finding. Nothing else may break the line.
+    let lines = error.is::<LimitError>() || error.is::<Unusable>();
+    let message = if lines { plain::lines(&message) } else { plain::text(&message) };
     let _ = writeln!(io::stderr(), "error: {message}");
 }
 

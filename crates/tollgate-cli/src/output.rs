@@ -2,8 +2,9 @@
 
 use std::io::{self, Write};
 
-use serde_json::{Value, json};
+use serde_json::Value;
 use tollgate::{Decision, Source, Status};
+use tollgate_http::decision_json;
 
 use crate::{plain, span};
 
@@ -83,35 +84,4 @@ fn status_text(status: &Status) -> String {
         (false, Some(wait)) => format!("denied   {left}, retry in {}, full in {full}", span::render(wait)),
         (false, None) => format!("denied   {left}, no wait will do"),
     }
-}
-
-/// The object that `--json` prints and the HTTP server answers: the limit that binds, then each of them.
-fn decision_json(policies: &[&str], decision: &Decision) -> Value {
-    let statuses: Vec<Value> = policies
-        .iter()
-        .zip(decision.statuses())
-        .map(|(policy, status)| {
-            json!({
-                "policy": policy,
-                "allowed": status.allowed(),
-                "limit": status.limit(),
-                "remaining": status.remaining(),
-                "retry_after_ms": status.retry_after().map(span::millis_up),
-                "reset_after_ms": span::millis_up(status.reset_after()),
-            })
-        })
-        .collect();
-    let binding = decision.binding();
-    json!({
-        "allowed": decision.allowed(),
-        "source": decision.source().name(),
-        "policy": policies[decision.binding_index()],
-        "limit": binding.limit(),
-        "remaining": binding.remaining(),
-        "retry_after_ms": binding.retry_after().map(span::millis_up),
-        "reset_after_ms": span::millis_up(binding.reset_after()),
-        "split": decision.split(),
-        "decided_at_us": decision.decided_at().as_micros(),
-        "statuses": statuses,
-    })
 }

@@ -30,6 +30,13 @@ pub(crate) struct CostArg {
     cost: String,
 }
 
+impl CostArg {
+    /// The cost that was meant.
+    pub(crate) fn read(&self) -> anyhow::Result<Cost> {
+        Ok(self.cost.parse()?)
+    }
+}
+
 /// As meant.
 #[derive(Debug)]
 pub(crate) struct Question {
@@ -42,7 +49,7 @@ impl QuestionArgs {
     /// What was meant, with a cost of its own.
     pub(crate) fn with_cost(self, cost: &CostArg) -> anyhow::Result<Question> {
         let question = self.into_question()?;
-        Ok(Question { cost: cost.cost.parse()?, ..question })
+        Ok(Question { cost: cost.read()?, ..question })
     }
 
     /// What was meant.

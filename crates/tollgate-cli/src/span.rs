@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Context, bail};
+use tollgate_http::millis_up;
 
 const DAY: u64 = 86_400_000;
 const HOUR: u64 = 3_600_000;
@@ -29,11 +30,6 @@ pub(crate) fn parse(text: &str) -> anyhow::Result<Duration> {
     }
     let count = digits.parse::<u64>().ok().and_then(|count| count.checked_mul(millis));
     count.map(Duration::from_millis).with_context(|| format!("`{text}` is too long a time"))
-}
-
-/// Whole milliseconds, rounded up: who waits that long has waited long enough.
-pub(crate) fn millis_up(span: Duration) -> u64 {
-    u64::try_from(span.as_micros().div_ceil(1000)).unwrap_or(u64::MAX)
 }
 
 /// At most two units, rounded up.

@@ -15,7 +15,8 @@ const SOON: Duration = Duration::from_secs(1);
 /// What a refused caller is told.
 pub fn verdict_problem(verdict: &Verdict) -> Problem {
     let refuses = |ruling: &&Ruling| ruling.mode() != Mode::Shadow && !ruling.status().allowed();
-    let mut violated: Vec<&str> = verdict.rulings().iter().filter(refuses).map(|ruling| ruling.policy().name()).collect();
+    let mut violated: Vec<&str> =
+        verdict.rulings().iter().filter(refuses).map(|ruling| ruling.policy().name()).collect();
     violated.dedup();
     match verdict.outcome() {
         Outcome::Unavailable => Problem::reduced_capacity(&violated, Some(SOON)),
@@ -46,7 +47,8 @@ pub fn verdict_headers(verdict: &Verdict, dialect: Dialect, unix_now: Duration, 
 /// The object that every decision answers.
 pub fn verdict_json(verdict: &Verdict) -> Value {
     let parts: Vec<Part<'_>> = verdict.rulings().iter().map(part).collect();
-    let binding = verdict.binding().and_then(|binding| verdict.rulings().iter().position(|one| std::ptr::eq(one, binding)));
+    let binding =
+        verdict.binding().and_then(|binding| verdict.rulings().iter().position(|one| std::ptr::eq(one, binding)));
     let (split, decided_at) = (verdict.split(), verdict.decided_at());
     Answer { allowed: verdict.allowed(), parts: &parts, binding, split, decided_at }.to_json()
 }

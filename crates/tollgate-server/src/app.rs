@@ -10,6 +10,7 @@ use tollgate_http::{Dialect, Trust};
 use crate::metrics::{Api, CallCounters, CallOutcome};
 use crate::policies::Loaded;
 use crate::store::{Condition, ServedStore};
+use crate::telemetry::Decided;
 use crate::token::Token;
 
 /// What every edge shares.
@@ -54,7 +55,9 @@ impl App {
             }
             Err(_) => CallOutcome::Invalid,
         };
-        self.calls.count(api, outcome, began.elapsed());
+        let took = began.elapsed();
+        self.calls.count(api, outcome, took);
+        Decided { api, domain, outcome, verdict: decided.as_ref().ok(), took }.tell();
         decided
     }
 

@@ -27,6 +27,7 @@ pub mod listen;
 mod metrics;
 mod reload;
 pub mod store;
+pub mod telemetry;
 mod token;
 
 mod histogram;

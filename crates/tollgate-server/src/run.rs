@@ -119,10 +119,14 @@ pub async fn run(
         (listeners.grpc, grpc.clone(), rls::router(Arc::clone(&app), &grpc)),
         (listeners.admin, settings.listen.clone(), admin::router(admin)),
     ];
+    let traced = |router| match &settings.traces {
+        Some(traces) => traces.wrap(router),
+        None => router,
+    };
     let mut servers = JoinSet::new();
     for ((listener, listen, router), (name, stats)) in routers.into_iter().zip(stats.to_vec()) {
         let Some(listener) = listener else { continue };
-        let (tls, stop) = (tls.clone(), stop.clone());
+        let (router, tls, stop) = (traced(router), tls.clone(), stop.clone());
         servers.spawn(async move { listen::serve(listener, name, router, &listen, tls, stop, stats).await });
     }
     on_event(Event::Ready);

@@ -10,6 +10,7 @@ use tollgate_http::{Dialect, Trust, TrustedProxies};
 use crate::Event;
 use crate::listen::{ListenSettings, TlsSettings};
 use crate::store::StoreSpec;
+use crate::telemetry::Traces;
 use crate::token::Token;
 
 /// How a server is set up. [`Settings::default`] serves the built-in policy on the embedded store.
@@ -31,6 +32,8 @@ pub struct Settings {
     pub listen: ListenSettings,
     /// How long `/readyz` says no before the ports close, so that whoever sends calls here can turn away.
     pub notice: Duration,
+    /// Traces every decision, if there is a collector.
+    pub traces: Option<Traces>,
     /// Asks for the files to be read again.
     pub reload: ReloadTrigger,
     /// Told what happens.
@@ -49,6 +52,7 @@ impl Default for Settings {
             tls: None,
             listen: ListenSettings::default(),
             notice: Duration::from_millis(500),
+            traces: None,
             reload: ReloadTrigger::default(),
             on_event: Arc::new(|_| {}),
         }

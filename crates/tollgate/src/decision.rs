@@ -67,6 +67,11 @@ impl Status {
         Self { allowed, retry_after: if allowed { 0 } else { self.retry_after }, ..self }
     }
 
+    /// The same numbers, denied, and no wait will change that.
+    pub(crate) fn as_hopeless(self) -> Self {
+        Self { allowed: false, retry_after: NEVER, ..self }
+    }
+
     /// Nothing limits it.
     pub(crate) fn unlimited() -> Self {
         Self { retry_after: 0, reset_after: 0, limit: u32::MAX, remaining: u32::MAX, allowed: true }

@@ -66,7 +66,7 @@ fn the_json_object_keeps_its_contract() {
     );
     assert_eq!(
         keys(&answer["statuses"][0]),
-        ["policy", "allowed", "limit", "remaining", "retry_after_ms", "reset_after_ms"]
+        ["allowed", "source", "policy", "limit", "remaining", "retry_after_ms", "reset_after_ms"]
     );
     assert_eq!(answer["allowed"], true);
     assert_eq!(answer["source"], "store");

@@ -5,9 +5,12 @@ mod bad_input;
 mod check;
 mod counter;
 mod demo;
+mod explain;
 mod readme;
+mod serve;
 mod shared;
 mod trouble;
+mod validate;
 mod verify;
 
 use std::ffi::OsStr;
@@ -22,7 +25,9 @@ struct Ran {
 
 fn binary() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
-    command.env_remove("TOLLGATE_STORE");
+    for setting in ["TOLLGATE_STORE", "TOLLGATE_PREFIX", "TOLLGATE_CONFIG"] {
+        command.env_remove(setting);
+    }
     command
 }
 
@@ -41,7 +46,8 @@ fn ran(output: Output) -> Ran {
 
 #[test]
 fn help_and_version_are_answers_not_errors() {
-    let verbs = ["demo", "check", "peek", "refund", "reset", "counter", "verify", "audit"];
+    let verbs =
+        ["demo", "check", "peek", "refund", "reset", "counter", "verify", "audit", "validate", "explain", "schema"];
     let help = run(["--help"]);
     assert_eq!((help.code, help.stderr.as_str()), (0, ""));
     for verb in verbs {

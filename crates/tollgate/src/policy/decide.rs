@@ -417,14 +417,22 @@ impl<'f, S: Store> Bench<'f, S> {
             let taken =
                 if local { limiter::take(self.local, &rest).await } else { limiter::take(self.store, &rest).await };
             let Ok(decision) = taken else { return };
-            answer.status = decision.statuses()[0].as_allowed(false);
-            answer.source = if local { Source::OnErrorLocal } else { decision.source() };
-            left = decision.statuses()[0].remaining();
+            left = decision.binding().remaining();
             if decision.allowed() {
                 answer.charged = cost.get();
                 break;
             }
         }
+        // What the caller is told is about the whole cost: how long until that would fit.
+        let whole = [looked_at(group)];
+        let seen =
+            if local { limiter::look(self.local, &whole).await } else { limiter::look(self.store, &whole).await };
+        let Ok(seen) = seen else { return self.answer(group, answer) };
+        answer.source = if local { Source::OnErrorLocal } else { seen.source() };
+        answer.status = match group.too_costly() {
+            true => seen.binding().as_hopeless(),
+            false => seen.binding().as_allowed(false),
+        };
         self.answer(group, answer);
     }
 

@@ -165,6 +165,16 @@ fn a_cost_that_does_not_fit_is_charged_nothing_or_takes_what_is_left() {
     assert_eq!(drain.remaining(), [0]);
 }
 
+/// A drained call was told to come again at once: the wait was that of the smaller charge, which had fitted.
+#[test]
+fn a_drained_call_is_told_how_long_until_all_of_it_would_fit() {
+    let scene = Scene::of(vec![policy("p", "10/h").with_excess(Excess::Drain)]);
+    scene.take(7);
+    let wait = |verdict: Verdict| verdict.binding().unwrap().status().retry_after();
+    assert_eq!(wait(scene.take(5)), Some(std::time::Duration::from_secs(1800)));
+    assert_eq!(wait(scene.take(11)), None);
+}
+
 #[test]
 fn a_cost_above_the_capacity_is_told_apart_and_never_charged() {
     let scene = Scene::of(vec![policy("p", "10/h"), policy("q", "100/h")]);

@@ -1,0 +1,152 @@
+//! Callers' side to service's side: a proxy, Tollgate beside it, and a service behind it.
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use tokio::sync::oneshot;
+use tollgate_server::listen::Listener;
+use tollgate_server::{Listeners, RunError, Settings};
+use tollgate_testkit::http::Response;
+use tollgate_testkit::wait::{PATIENCE, until};
+use tollgate_testkit::{Port, Proxy, Upstream, http};
+
+/// Those running together, ended in this order.
+pub struct Rig {
+    pub proxy: Proxy,
+    pub service: Upstream,
+    pub tollgate: Tollgate,
+    _port: Port,
+}
+
+impl Rig {
+    /// Starts Tollgate with these policy files, and the proxy by a function that gets the examples' ports replaced.
+    pub fn start(policies: &[(&str, String)], proxy: impl FnOnce(&Filler, u16) -> Proxy) -> Self {
+        let (service, tollgate, port) = (Upstream::answering(serve), Tollgate::start(policies), Port::reserve());
+        let filler = Filler(vec![
+            ("8000", port.number()),
+            ("8080", tollgate.http.port()),
+            ("8081", tollgate.grpc.port()),
+            ("3000", service.port()),
+        ]);
+        let proxy = proxy(&filler, port.number());
+        Self { proxy, service, tollgate, _port: port }
+    }
+
+    pub fn addr(&self) -> SocketAddr {
+        self.proxy.addr()
+    }
+
+    /// The paths that got through to the service since this was last asked.
+    pub fn served(&self) -> Vec<String> {
+        self.service.take().into_iter().map(|request| request.path).collect()
+    }
+}
+
+/// A service with a type of its own, a page it refuses, and answers that cost something.
+fn serve(request: &http::Request) -> Response {
+    let response = match request.path.as_str() {
+        "/forbidden" => Response::new(403, "by the service"),
+        "/llm" => Response::new(200, "words").with("X-Tokens", "600"),
+        "/downloads/kilobyte" => Response::new(200, "b".repeat(1000)),
+        _ => Response::new(200, "from behind"),
+    };
+    response.with("Content-Type", "text/x-service")
+}
+
+/// Puts a test's ports in the place of the examples'.
+pub struct Filler(Vec<(&'static str, u16)>);
+
+impl Filler {
+    /// An example, ready to run here.
+    pub fn example(&self, path: &str) -> String {
+        let mut text = example(path);
+        for (number, port) in &self.0 {
+            // Marked first, as a port put in may look like one yet to be replaced.
+            for start in ["127.0.0.1:", "http://:", "port_value: "] {
+                text = text.replace(&format!("{start}{number}"), &format!("{start}\0{port}"));
+            }
+        }
+        text.replace('\0', "")
+    }
+}
+
+/// A file below `examples/`.
+pub fn example(path: &str) -> String {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples").join(path);
+    std::fs::read_to_string(&file).unwrap_or_else(|error| panic!("{}: {error}", file.display()))
+}
+
+/// A text with other words in it; each must be there.
+#[track_caller]
+pub fn changed(text: String, changes: &[(&str, &str)]) -> String {
+    changes.iter().fold(text, |text, (old, new)| {
+        assert!(text.contains(old), "there is no `{old}` in\n{text}");
+        text.replace(old, new)
+    })
+}
+
+/// A server of this process. Dropping it lets it drain.
+pub struct Tollgate {
+    http: SocketAddr,
+    grpc: SocketAddr,
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<JoinHandle<Result<(), RunError>>>,
+    _folder: TempDir,
+}
+
+impl Tollgate {
+    fn start(policies: &[(&str, String)]) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        for (name, text) in policies {
+            std::fs::write(folder.path().join(name), text).unwrap();
+        }
+        let settings =
+            Settings { policies: Some(folder.path().to_owned()), notice: Duration::ZERO, ..Settings::default() };
+        let (stop, stopped) = oneshot::channel();
+        let (tell, told) = std::sync::mpsc::channel();
+        let thread = std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+            runtime.block_on(async move {
+                let listener = || Listener::bind("127.0.0.1:0".parse().unwrap()).unwrap();
+                let (http, grpc) = (listener(), listener());
+                tell.send((http.local_addr(), grpc.local_addr())).unwrap();
+                let listeners = Listeners { http: Some(http), grpc: Some(grpc), admin: None };
+                let shutdown = async {
+                    let _ = stopped.await;
+                };
+                tollgate_server::run(settings, listeners, shutdown).await
+            })
+        });
+        let (http, grpc) = told.recv().unwrap();
+        until("tollgate to answer", PATIENCE, || http::try_request(http, "GET", "/livez", &[], b"").ok());
+        Self { http, grpc, stop: Some(stop), thread: Some(thread), _folder: folder }
+    }
+
+    /// What is left of each policy that this falls under.
+    pub fn remaining(&self, domain: &str, descriptor: &Value) -> Vec<u64> {
+        let question = json!({"domain": domain, "descriptors": [descriptor]}).to_string();
+        let headers = [("content-type", "application/json")];
+        let answer = http::request(self.http, "POST", "/v1/peek", &headers, question.as_bytes());
+        let answer: Value = serde_json::from_slice(&answer.body).unwrap();
+        let left = |policy: &Value| policy["remaining"].as_u64().unwrap_or_else(|| panic!("{answer}"));
+        answer["statuses"].as_array().unwrap_or_else(|| panic!("{answer}")).iter().map(left).collect()
+    }
+
+    /// Ends it, while the others go on.
+    pub fn stop(&mut self) {
+        self.stop.take().map(|stop| stop.send(()));
+        if let Some(thread) = self.thread.take() {
+            thread.join().unwrap().unwrap();
+        }
+    }
+}
+
+impl Drop for Tollgate {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}

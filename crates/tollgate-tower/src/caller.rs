@@ -66,9 +66,7 @@ impl Caller {
     /// The template of the route, such as `/users/{id}`: each route is counted apart.
     #[cfg(feature = "axum")]
     pub fn route() -> Self {
-        Self::from_fn("route", |parts| {
-            Some(parts.extensions.get::<axum::extract::MatchedPath>()?.as_str().to_owned())
-        })
+        Self::from_fn("route", |parts| Some(parts.extensions.get::<axum::extract::MatchedPath>()?.as_str().to_owned()))
     }
 
     /// Everybody together.

@@ -121,7 +121,8 @@ where
         }
         let (parts, _) = request.into_parts();
         let refusal = Refusal::new(Arc::clone(&verdict), &parts);
-        let mut response = settings.responder.as_ref().map_or_else(|| refusal.response(), |responder| responder(&refusal));
+        let mut response =
+            settings.responder.as_ref().map_or_else(|| refusal.response(), |responder| responder(&refusal));
         settings.tell(&verdict, &mut response);
         response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
         Self::Refused { response: Some(response) }
@@ -151,7 +152,10 @@ impl<S> Settings<S> {
 /// The wall clock, for the one dialect that tells an instant.
 fn unix_now(dialect: Dialect) -> Duration {
     match dialect {
-        #[expect(clippy::disallowed_methods, reason = "decides nothing: this header tells an instant of the caller's clock")]
+        #[expect(
+            clippy::disallowed_methods,
+            reason = "decides nothing: this header tells an instant of the caller's clock"
+        )]
         Dialect::XEpoch => SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default(),
         _ => Duration::ZERO,
     }
@@ -176,7 +180,9 @@ where
                 }
                 StageProjection::Serving { response, after } => {
                     let response = ready!(response.poll(context))?;
-                    let Some(mut after) = after.take() else { return Poll::Ready(Ok(response.map(ResponseBody::served))) };
+                    let Some(mut after) = after.take() else {
+                        return Poll::Ready(Ok(response.map(ResponseBody::served)));
+                    };
                     match after.give_back(response) {
                         Eventually::Now(response) => return Poll::Ready(Ok(after.finish(response))),
                         Eventually::Later((settling, response)) => {

@@ -170,7 +170,8 @@ impl<S> RateLimit<S> {
     /// A store that others use, too.
     #[must_use]
     pub fn shared_store<T: Store>(self, store: Arc<T>) -> RateLimit<T> {
-        let Settings { local, plan, addresses, cost, skip, counts, dialect, expose, preflight, responder, .. } = self.settings;
+        let Settings { local, plan, addresses, cost, skip, counts, dialect, expose, preflight, responder, .. } =
+            self.settings;
         let settings =
             Settings { store, local, plan, addresses, cost, skip, counts, dialect, expose, preflight, responder };
         RateLimit { settings }
@@ -201,7 +202,10 @@ impl<S> RateLimit<S> {
     /// # Ok::<(), tollgate::LimitError>(())
     /// ```
     #[must_use]
-    pub fn peer<E: Send + Sync + 'static>(mut self, peer: impl Fn(&E) -> Option<IpAddr> + Send + Sync + 'static) -> Self {
+    pub fn peer<E: Send + Sync + 'static>(
+        mut self,
+        peer: impl Fn(&E) -> Option<IpAddr> + Send + Sync + 'static,
+    ) -> Self {
         self.settings.addresses.peer = Arc::new(move |parts| parts.extensions.get::<E>().and_then(&peer));
         self
     }

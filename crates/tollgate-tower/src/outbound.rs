@@ -43,7 +43,8 @@ impl<Z> Throttle<Z> {
         let name: String = name.into();
         // A name has to fit a key.
         let name = if name.is_empty() || name.len() > Key::MAX_POLICY { "outbound".to_owned() } else { name };
-        let terms = Terms { name, account: "all".to_owned(), limit, cost: Cost::ONE, patience: Duration::from_secs(30) };
+        let terms =
+            Terms { name, account: "all".to_owned(), limit, cost: Cost::ONE, patience: Duration::from_secs(30) };
         Self { limiter: Limiter::new(MemoryStore::new()), terms: Arc::new(terms), sleep }
     }
 }

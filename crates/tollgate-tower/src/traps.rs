@@ -37,7 +37,9 @@ impl Traps {
     pub(crate) fn look_at(&self, parts: &Parts, peer: IpAddr, trust: &Trust) {
         let trusted = !trust.proxies.is_none();
         if trusted && trust.proxies.trusts_everybody() && first_time(&self.everybody_trusted) {
-            tracing::warn!("every address is a trusted proxy, so callers can name themselves: trust only your proxies' networks");
+            tracing::warn!(
+                "every address is a trusted proxy, so callers can name themselves: trust only your proxies' networks"
+            );
         }
         if trusted || self.one_caller.load(Relaxed) && self.header_ignored.load(Relaxed) {
             return;

@@ -1,0 +1,74 @@
+//! Only failures, or only successes.
+
+use tollgate_redis::RedisStore;
+use tollgate_testkit::Server;
+use tollgate_tower::{OnError, RateLimit, Rule};
+
+use crate::rig::{from, send, statuses};
+
+fn calls(paths: &[&str]) -> Vec<http::Request<()>> {
+    paths.iter().map(|path| from("192.0.2.1", path)).collect()
+}
+
+#[tokio::test]
+async fn logins_that_succeed_cost_nothing() {
+    let layer = RateLimit::per_client("2/min".parse().unwrap()).count_failures();
+    let paths = ["/200", "/200", "/200", "/401", "/200", "/401", "/401", "/200"];
+    assert_eq!(statuses(&layer, calls(&paths)).await, [200, 200, 200, 401, 200, 401, 429, 429]);
+}
+
+#[tokio::test]
+async fn failures_cost_nothing_where_only_successes_count() {
+    let layer = RateLimit::per_client("1/min".parse().unwrap()).count_successes();
+    assert_eq!(statuses(&layer, calls(&["/500", "/404", "/200", "/200"])).await, [500, 404, 200, 429]);
+}
+
+#[tokio::test]
+async fn a_caller_that_goes_away_before_the_response_stays_counted() {
+    use tower::{Layer, Service, service_fn};
+    let layer = RateLimit::per_client("1/min".parse().unwrap()).count_failures();
+    let mut never = layer.layer(service_fn(|_: http::Request<()>| {
+        std::future::pending::<Result<http::Response<http_body_util::Full<bytes::Bytes>>, std::convert::Infallible>>()
+    }));
+    let gone = never.call(from("192.0.2.1", "/200"));
+    drop(gone);
+    assert_eq!(send(&layer, from("192.0.2.1", "/200")).await.status, 429);
+}
+
+#[tokio::test]
+async fn on_redis_too() {
+    let redis = Server::redis().start();
+    let store = RedisStore::builder(&redis.url()).deadline(std::time::Duration::from_secs(5)).connect().await.unwrap();
+    let layer = RateLimit::per_client("2/min".parse().unwrap()).count_failures().store(store);
+    let paths = ["/200", "/200", "/401", "/200", "/401", "/401"];
+    assert_eq!(statuses(&layer, calls(&paths)).await, [200, 200, 401, 200, 401, 429]);
+}
+
+#[tokio::test]
+async fn a_dead_store_is_answered_by_each_rule_and_said_in_the_verdict() {
+    let redis = Server::redis().start();
+    let url = redis.url();
+    let layer = |on_error| {
+        let url = url.clone();
+        async move {
+            let store =
+                RedisStore::builder(&url).deadline(std::time::Duration::from_millis(200)).connect().await.unwrap();
+            RateLimit::new().rule(Rule::new("r", "1/min".parse().unwrap()).on_error(on_error)).store(store)
+        }
+    };
+    let layers = [layer(OnError::Allow).await, layer(OnError::Deny).await, layer(OnError::Local).await];
+    redis.kill();
+    let mut seen = Vec::new();
+    for layer in &layers {
+        let answers = [send(layer, from("192.0.2.1", "/")).await, send(layer, from("192.0.2.1", "/")).await];
+        seen.push(answers.map(|answer| (answer.status.as_u16(), answer.verdict.unwrap().rulings()[0].source().name())));
+    }
+    assert_eq!(
+        seen,
+        [
+            [(200, "on_error_allow"), (200, "on_error_allow")],
+            [(503, "on_error_deny"), (503, "on_error_deny")],
+            [(200, "on_error_local"), (429, "on_error_local")],
+        ]
+    );
+}

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 mod hostile;
+mod openapi;
 #[path = "../serve/served.rs"]
 #[expect(dead_code, reason = "shared with tests that use all of it")]
 mod served;

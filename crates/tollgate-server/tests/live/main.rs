@@ -3,6 +3,7 @@
 
 mod hostile;
 mod openapi;
+mod overload;
 #[path = "../serve/served.rs"]
 #[expect(dead_code, reason = "shared with tests that use all of it")]
 mod served;

@@ -4,6 +4,7 @@
 mod hostile;
 mod openapi;
 mod overload;
+mod scraped;
 #[path = "../serve/served.rs"]
 #[expect(dead_code, reason = "shared with tests that use all of it")]
 mod served;

@@ -146,14 +146,58 @@ pub(crate) fn problem_response(problem: &Problem) -> Response {
 
 /// JSON, never to be kept by a cache.
 pub(crate) fn json_response(status: StatusCode, content_type: HeaderValue, body: &Value) -> Response {
-    let mut response = Response::new(Body::from(body.to_string()));
+    let mut response = Response::new(Body::from(visible(body.to_string())));
     *response.status_mut() = status;
     response.headers_mut().insert(CONTENT_TYPE, content_type);
     response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
     response
 }
 
+/// The same JSON, with everything escaped that a terminal would obey or hide instead of show: callers choose names, and
+/// operators read answers. Only strings hold such characters, so that an escape of JSON's own is right wherever one is.
+fn visible(json: String) -> String {
+    let shown = |byte: u8| byte.is_ascii() && byte != 0x7f;
+    if json.bytes().all(shown) {
+        return json;
+    }
+    let mut escaped = String::with_capacity(json.len() + 16);
+    for c in json.chars() {
+        let hidden = (!c.is_ascii() || c == '\u{7f}') && c.escape_debug().next() == Some('\\');
+        match hidden {
+            true => c.encode_utf16(&mut [0; 2]).iter().for_each(|unit| escaped.push_str(&format!("\\u{unit:04x}"))),
+            false => escaped.push(c),
+        }
+    }
+    escaped
+}
+
 /// JSON with 200.
 pub(crate) fn ok(body: &Value) -> Response {
     json_response(StatusCode::OK, JSON, body)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_escaped_reads_back_as_it_was() {
+        for text in [
+            "",
+            "plain",
+            "ünï ☃ 漢字",
+            "\u{202e}gnp.exe",
+            "\u{7f}\u{85}\u{9b}31m",
+            "\u{2028}\u{feff}\u{e0041}",
+            "\0\u{1b}\"\\",
+        ] {
+            let written = visible(Value::from(text).to_string());
+            assert_eq!(serde_json::from_str::<String>(&written).unwrap(), text);
+            assert!(
+                !written.chars().any(|c| c.is_control() || "\u{202e}\u{2028}\u{feff}\u{e0041}".contains(c)),
+                "{written:?}"
+            );
+        }
+        assert_eq!(visible(Value::from("ünï ☃ 漢字").to_string()), "\"ünï ☃ 漢字\"");
+    }
 }

@@ -11,7 +11,7 @@ use tollgate::{Ask, Cost, Descriptor, Outcome};
 use tollgate_http::{Prefixes, Problem, client_address};
 
 use super::answer::{json_response, problem_response, verdict_headers, verdict_problem};
-use super::body::{MAX_ENTRIES, check_entry};
+use super::body::{MAX_ENTRIES, MAX_KEY, check_entry};
 use super::question::known_domain;
 use crate::app::App;
 use crate::listen::Peer;
@@ -26,6 +26,10 @@ const URI: [HeaderName; 3] = [
     HeaderName::from_static("x-original-url"),
 ];
 const FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
+
+/// The most headers that become entries as they are, and the most that are hashed first: with the four that are always
+/// there, no more than a descriptor may have.
+const MAX_HEADERS: usize = (MAX_ENTRIES - 4) / 2;
 
 /// What the proxy's configuration says, in the query.
 #[derive(Debug)]
@@ -101,6 +105,15 @@ impl Settings {
                 }
             }
         }
+        for (kind, secret) in [("header", false), ("secret", true)] {
+            let count = settings.headers.iter().filter(|(_, other)| *other == secret).count();
+            if count > MAX_HEADERS {
+                // One left out silently would be a limit that does not hold.
+                return Err(Problem::bad_request(format!(
+                    "`{kind}` is given {count} times: at most {MAX_HEADERS} headers become entries."
+                )));
+            }
+        }
         Ok(settings)
     }
 }
@@ -112,6 +125,9 @@ fn deny_status(text: &str) -> Result<StatusCode, Problem> {
 }
 
 fn header(name: &str) -> Result<HeaderName, Problem> {
+    if name.len() > MAX_KEY {
+        return Err(Problem::bad_request(format!("A header's name has at most {MAX_KEY} bytes.")));
+    }
     name.parse().map_err(|_| Problem::bad_request(format!("`{}` is no header's name.", name.escape_debug())))
 }
 
@@ -141,7 +157,7 @@ fn descriptor(
         ("host".to_owned(), host.to_ascii_lowercase()),
         ("path".to_owned(), path.to_owned()),
     ];
-    for (name, secret) in settings.headers.iter().take(MAX_ENTRIES - entries.len()) {
+    for (name, secret) in &settings.headers {
         if let Some(value) = headers.get(name) {
             let value =
                 if *secret { hashed(value.as_bytes()) } else { String::from_utf8_lossy(value.as_bytes()).into_owned() };

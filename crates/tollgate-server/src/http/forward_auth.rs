@@ -148,13 +148,16 @@ fn descriptor(
         return Err(Problem::of_status(StatusCode::MISDIRECTED_REQUEST, detail));
     }
     let caller = Prefixes::default().mask(client_address(proxy, headers, &app.trust));
-    let first = |names: &[HeaderName]| names.iter().find_map(|name| headers.get(name)?.to_str().ok());
-    let uri = first(&URI).unwrap_or("/");
+    // The first that is there, whatever its bytes: passing over it would believe one that the caller wrote, or none.
+    let first = |names: &[HeaderName]| {
+        names.iter().find_map(|name| Some(String::from_utf8_lossy(headers.get(name)?.as_bytes())))
+    };
+    let uri = first(&URI).unwrap_or("/".into());
     let path = normal_path(uri.split(['?', '#']).next().unwrap_or("/"));
     let host = first(&[FORWARDED_HOST, HOST]).unwrap_or_default();
     let mut entries = vec![
         ("remote_address".to_owned(), caller),
-        ("method".to_owned(), first(&METHOD).unwrap_or(method.as_str()).to_owned()),
+        ("method".to_owned(), first(&METHOD).unwrap_or(method.as_str().into()).into_owned()),
         ("host".to_owned(), host.to_ascii_lowercase()),
         ("path".to_owned(), path),
     ];

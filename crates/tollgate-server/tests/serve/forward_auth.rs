@@ -44,6 +44,17 @@ fn method_path_and_host_are_those_of_the_request_that_waits() {
     assert_eq!(login("203.0.113.4", "/x/..//%6Cogin", nginx), 429);
 }
 
+/// A target that is no ASCII was passed over: the path was `/`, or what the caller wrote into the next header.
+#[test]
+fn bytes_that_are_no_text_are_no_way_around_a_limit() {
+    let server = Served::with("policies: [{name: p, domain: edge, match: {path: /login}, limit: 2/min}]");
+    let get = |uri: &str| {
+        let headers = [("x-forwarded-uri", uri), ("x-original-uri", "/elsewhere")];
+        ask(server.http, "domain=edge", &headers).status
+    };
+    assert_eq!([get("/login"), get("/login?é"), get("/login?é"), get("/login")], [200, 200, 429, 429]);
+}
+
 #[test]
 fn a_denial_has_the_status_that_the_proxy_understands() {
     let server = Served::with(POLICIES);

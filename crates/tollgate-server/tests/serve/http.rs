@@ -275,3 +275,17 @@ fn forward_auth_refuses_headers_it_would_have_to_leave_out() {
     }
     assert_eq!(server.get(&format!("/v1/forward-auth?domain=api&header={}", "x".repeat(129))).status, 400);
 }
+
+/// An ad hoc question with another limit for the state of a policy emptied it, which takes the token.
+#[test]
+fn an_ad_hoc_question_cannot_reach_the_state_of_a_policy() {
+    let server = Served::with("policies: [{name: per-user, domain: api, partition: [user], limit: 1/h}]");
+    assert_eq!([server.check("42").status, server.check("42").status], [200, 429]);
+    for policy in ["api/per-user", "#0123456789abcdef0123456789abcdef"] {
+        for path in ["/v1/check", "/v1/peek", "/v1/refund"] {
+            let refused = server.post(path, &json!({"policy": policy, "key": "user=42", "limit": "1000000/ms"}));
+            assert_eq!(refused.status, 400, "{path} {policy}");
+        }
+    }
+    assert_eq!(server.check("42").status, 429);
+}

@@ -8,6 +8,17 @@ use crate::{hygiene, proto, run, test};
 pub fn run() -> Result<()> {
     run::run(&mut run::cargo(&["fmt", "--all", "--check"]))?;
     run::run(&mut run::cargo(&["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"]))?;
+    run::run(&mut run::cargo(&[
+        "clippy",
+        "-p",
+        "tollgate-config",
+        "--features",
+        "cel",
+        "--all-targets",
+        "--",
+        "-D",
+        "warnings",
+    ]))?;
     let mut doc = run::cargo(&["doc", "--no-deps", "--workspace"]);
     run::run(doc.env("RUSTDOCFLAGS", "-D warnings"))?;
     hygiene::run()?;

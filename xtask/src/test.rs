@@ -8,7 +8,7 @@ use anyhow::{Context, Result};
 
 use crate::{run, setup};
 
-/// Arguments go to `cargo test`; with any, the interleaving tests are left out.
+/// Arguments go to `cargo test`; with any, the tests of optional features and of interleavings are left out.
 pub fn run(args: &[String]) -> Result<()> {
     let ready = setup::run()?;
     let mut tally = Tally::default();
@@ -21,6 +21,11 @@ pub fn run(args: &[String]) -> Result<()> {
     ready.apply(&mut command);
     let mut result = tally.run(&mut command);
 
+    if args.is_empty() {
+        // What the binary has only when it is built so.
+        let mut cel = run::cargo(&["test", "--no-fail-fast", "-p", "tollgate-config", "--features", "cel"]);
+        result = result.and(tally.run(&mut cel));
+    }
     let mut skipped = ready.skipped.clone();
     let interleavings = run::root().join("crates/tollgate/tests/shuttle.rs");
     if args.is_empty() && interleavings.exists() {

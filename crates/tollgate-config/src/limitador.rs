@@ -59,6 +59,12 @@ pub(crate) fn read(items: &[Node], draft: &mut Draft) {
             Some(name) => format!("{name}: {identity}"),
             None => identity.clone(),
         };
+        // One limit may be named as another is described.
+        let name = match domain.names.contains_key(&name) {
+            true => (2..).map(|number| format!("{name}#{number}")).find(|name| !domain.names.contains_key(name)),
+            false => Some(name),
+        };
+        let name = name.expect("there are more numbers than limits");
         let policy = Policy::new(name.clone(), one.namespace, Some(one.limit)).expect("neither name is empty");
         domain.names.insert(name, one.at.clone());
         domain.policies.push(policy);

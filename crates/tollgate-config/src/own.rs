@@ -1,6 +1,6 @@
 //! Our own format: `policies`, each with whom it is about, whom it counts, and how much.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fmt::Display;
 use std::str::FromStr;
 
@@ -178,7 +178,8 @@ fn overrides(
     algorithm: Option<Algorithm>,
     findings: &mut Findings,
 ) -> Rule {
-    let mut seen = Vec::new();
+    // By what is written: there may be one for each of thousands of customers.
+    let mut seen = HashSet::new();
     for node in fields.list("overrides", findings) {
         let Some(own) = Fields::of(node, "an override", OVERRIDE, findings) else { continue };
         let conditions = own.need("match", "{plan: pro}", findings).map(|node| conditions(Some(node), findings));
@@ -186,12 +187,11 @@ fn overrides(
         let (Some(conditions), Some(limit)) = (conditions, limit) else { continue };
         if conditions.is_empty() {
             findings.error(own.at, "an override of all callers").help("change the policy's own limit, or say whose");
-        } else if seen.contains(&conditions) {
+        } else if !seen.insert(format!("{conditions:?}")) {
             findings.warn(own.at, "never reached: an override above has the same `match`");
         } else if base == Some(&limit) {
             findings.warn(own.at, "the limit is the policy's own: nothing is overridden");
         }
-        seen.push(conditions.clone());
         rule = rule.or(conditions, limit);
     }
     rule

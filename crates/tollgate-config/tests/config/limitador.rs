@@ -175,3 +175,18 @@ fn the_longest_expression_runs_on_a_small_stack() {
     });
     run.unwrap().join().unwrap();
 }
+
+/// The two had one name, and reading them panicked: the server would have stopped watching its files.
+#[test]
+fn a_limit_may_be_named_as_another_is_described() {
+    for limits in [
+        "- {namespace: ns, name: 60s, max_value: 1, seconds: 30}\n- {namespace: ns, max_value: 2, seconds: 60}\n",
+        "- {namespace: ns, max_value: 2, seconds: 60}\n- {namespace: ns, name: 60s, max_value: 1, seconds: 30}\n",
+        "- {namespace: ns, name: \"x: 60s\", max_value: 1, seconds: 30}\n- {namespace: ns, name: x, max_value: 2, seconds: 60}\n\
+         - {namespace: ns, name: x, max_value: 3, seconds: 90}\n",
+    ] {
+        let scene = Scene::new(limits);
+        let rulings = scene.verdict("ns", &["a=1"], 1).rulings().len();
+        assert_eq!(rulings, limits.lines().count(), "{limits}");
+    }
+}

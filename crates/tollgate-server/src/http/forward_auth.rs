@@ -8,10 +8,10 @@ use http::header::{HOST, HeaderName};
 use http::{HeaderMap, Method, StatusCode};
 use sha2::{Digest, Sha256};
 use tollgate::{Ask, Cost, Descriptor, Outcome};
-use tollgate_http::{Prefixes, Problem, client_address};
+use tollgate_http::{Prefixes, Problem, client_address, verdict_problem};
 
-use super::answer::{json_response, problem_response, verdict_headers, verdict_problem};
-use super::body::{MAX_ENTRIES, check_entry};
+use super::answer::{json_response, problem_response, set_headers};
+use super::body::{MAX_ENTRIES, MAX_KEY, check_entry};
 use super::question::known_domain;
 use crate::app::App;
 use crate::listen::Peer;
@@ -26,6 +26,10 @@ const URI: [HeaderName; 3] = [
     HeaderName::from_static("x-original-url"),
 ];
 const FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
+
+/// The most headers that become entries as they are, and the most that are hashed first: with the four that are always
+/// there, no more than a descriptor may have.
+const MAX_HEADERS: usize = (MAX_ENTRIES - 4) / 2;
 
 /// What the proxy's configuration says, in the query.
 #[derive(Debug)]
@@ -72,7 +76,7 @@ pub(super) async fn answer(
             json_response(status, content_type, &problem.to_json())
         }
     };
-    verdict_headers(&verdict, app.dialect, response.headers_mut());
+    set_headers(&verdict, app.dialect, response.headers_mut());
     response
 }
 
@@ -101,6 +105,15 @@ impl Settings {
                 }
             }
         }
+        for (kind, secret) in [("header", false), ("secret", true)] {
+            let count = settings.headers.iter().filter(|(_, other)| *other == secret).count();
+            if count > MAX_HEADERS {
+                // One left out silently would be a limit that does not hold.
+                return Err(Problem::bad_request(format!(
+                    "`{kind}` is given {count} times: at most {MAX_HEADERS} headers become entries."
+                )));
+            }
+        }
         Ok(settings)
     }
 }
@@ -112,6 +125,9 @@ fn deny_status(text: &str) -> Result<StatusCode, Problem> {
 }
 
 fn header(name: &str) -> Result<HeaderName, Problem> {
+    if name.len() > MAX_KEY {
+        return Err(Problem::bad_request(format!("A header's name has at most {MAX_KEY} bytes.")));
+    }
     name.parse().map_err(|_| Problem::bad_request(format!("`{}` is no header's name.", name.escape_debug())))
 }
 
@@ -128,20 +144,24 @@ fn descriptor(
         let detail = format!(
             "{proxy} is not trusted to ask for others: add it to --trusted-proxies (TOLLGATE_TRUSTED_PROXIES)."
         );
-        return Err(Problem::of_status(StatusCode::FORBIDDEN, detail));
+        // Not 403, which nginx would take for a denial: whoever set this up wrongly should see it.
+        return Err(Problem::of_status(StatusCode::MISDIRECTED_REQUEST, detail));
     }
     let caller = Prefixes::default().mask(client_address(proxy, headers, &app.trust));
-    let first = |names: &[HeaderName]| names.iter().find_map(|name| headers.get(name)?.to_str().ok());
-    let uri = first(&URI).unwrap_or("/");
-    let path = uri.split(['?', '#']).next().unwrap_or("/");
+    // The first that is there, whatever its bytes: passing over it would believe one that the caller wrote, or none.
+    let first = |names: &[HeaderName]| {
+        names.iter().find_map(|name| Some(String::from_utf8_lossy(headers.get(name)?.as_bytes())))
+    };
+    let uri = first(&URI).unwrap_or("/".into());
+    let path = normal_path(uri.split(['?', '#']).next().unwrap_or("/"));
     let host = first(&[FORWARDED_HOST, HOST]).unwrap_or_default();
     let mut entries = vec![
         ("remote_address".to_owned(), caller),
-        ("method".to_owned(), first(&METHOD).unwrap_or(method.as_str()).to_owned()),
+        ("method".to_owned(), first(&METHOD).unwrap_or(method.as_str().into()).into_owned()),
         ("host".to_owned(), host.to_ascii_lowercase()),
-        ("path".to_owned(), path.to_owned()),
+        ("path".to_owned(), path),
     ];
-    for (name, secret) in settings.headers.iter().take(MAX_ENTRIES - entries.len()) {
+    for (name, secret) in &settings.headers {
         if let Some(value) = headers.get(name) {
             let value =
                 if *secret { hashed(value.as_bytes()) } else { String::from_utf8_lossy(value.as_bytes()).into_owned() };
@@ -157,7 +177,73 @@ fn descriptor(
     Ok(entries.into_iter().collect())
 }
 
+/// One way to write a path, however it was written: escapes read, `//` and dots resolved. Otherwise `/x/../login` would not
+/// be `/login`, and its limit would not hold.
+fn normal_path(written: &str) -> String {
+    let bytes = percent_decoded(written.as_bytes());
+    let text = String::from_utf8_lossy(&bytes);
+    let mut parts: Vec<&str> = Vec::new();
+    for part in text.split('/') {
+        match part {
+            "" | "." => {}
+            ".." => {
+                parts.pop();
+            }
+            part => parts.push(part),
+        }
+    }
+    let folder = !parts.is_empty() && text.ends_with(['/']);
+    format!("/{}{}", parts.join("/"), if folder { "/" } else { "" })
+}
+
+fn percent_decoded(written: &[u8]) -> Vec<u8> {
+    let digit = |at: usize| written.get(at).and_then(|byte| char::from(*byte).to_digit(16));
+    let mut decoded = Vec::with_capacity(written.len());
+    let mut at = 0;
+    while let Some(&byte) = written.get(at) {
+        match (byte, digit(at + 1), digit(at + 2)) {
+            (b'%', Some(high), Some(low)) => {
+                decoded.push(u8::try_from(high * 16 + low).expect("two digits"));
+                at += 3;
+            }
+            _ => {
+                decoded.push(byte);
+                at += 1;
+            }
+        }
+    }
+    decoded
+}
+
 /// Enough of a digest to tell values apart, and nothing to tell what they were.
 fn hashed(value: &[u8]) -> String {
     Sha256::digest(value)[..16].iter().fold(String::new(), |text, byte| text + &format!("{byte:02x}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn a_path_has_one_form_however_it_is_written() {
+        for written in ["/login", "//login", "/./login", "/x/../login", "/%6Cogin", "/%6cogin", "/../../login", "login"]
+        {
+            assert_eq!(normal_path(written), "/login", "{written}");
+        }
+        assert_eq!(normal_path("/login/"), "/login/");
+        for root in ["", "/", "//", "/..", "/x/.."] {
+            assert_eq!(normal_path(root), "/", "{root}");
+        }
+        assert_eq!(normal_path("/%zz/%4"), "/%zz/%4");
+    }
+
+    proptest! {
+        #[test]
+        fn no_dots_and_no_empty_parts_are_left(written in "[/.a%2fF]{0,24}") {
+            let path = normal_path(&written);
+            prop_assert!(path.starts_with('/') && !path.contains("//"), "{path}");
+            prop_assert!(!path.split('/').any(|part| part == "." || part == ".."), "{path}");
+        }
+    }
 }

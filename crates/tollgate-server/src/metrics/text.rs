@@ -61,8 +61,12 @@ impl Exposition {
                 '\\' => self.text.push_str("\\\\"),
                 '"' => self.text.push_str("\\\""),
                 '\n' => self.text.push_str("\\n"),
-                // Nobody's terminal should obey a name.
-                c if c.is_control() => self.text.extend(c.escape_default()),
+                c if c.is_ascii_graphic() || c == ' ' => self.text.push(c),
+                // Nobody's terminal should obey a name, and the format has no escapes but those above.
+                c if c.escape_debug().next() == Some('\\') => {
+                    self.text.push('\\');
+                    self.text.extend(c.escape_unicode());
+                }
                 c => self.text.push(c),
             }
         }
@@ -86,7 +90,7 @@ mod tests {
         page.histogram("h", "A histogram.");
         page.distribution(&[("a", "b")], &Histogram::default());
         let text = page.into_text();
-        assert!(text.contains("g{a=\"quote\\\" back\\\\ line\\n bell\\u{7}\",b=\"\"} 1.5\ng 2\n"), "{text}");
+        assert!(text.contains("g{a=\"quote\\\" back\\\\ line\\n bell\\\\u{7}\",b=\"\"} 1.5\ng 2\n"), "{text}");
         assert!(text.contains("h_bucket{a=\"b\",le=\"+Inf\"} 0\nh_sum{a=\"b\"} 0\nh_count{a=\"b\"} 0\n"), "{text}");
     }
 }

@@ -39,6 +39,15 @@ fn traefik_tells_who_calls_and_for_what_and_callers_cannot() {
 }
 
 #[test]
+fn traefik_tells_one_path_however_it_is_written() {
+    let Some(rig) = start() else { return };
+    let login = |last: u8, path: &str| Caller::new(last).send(rig.addr(), "POST", path, &[]).status;
+    for (last, path) in (2..).zip(["//login", "/%6Cogin", "/x/../login", "/./login"]) {
+        assert_eq!([login(last, path), login(last, "/login")], [200, 429], "{path}");
+    }
+}
+
+#[test]
 fn traefik_refuses_while_tollgate_is_away() {
     let Some(mut rig) = start() else { return };
     rig.tollgate.stop();

@@ -40,6 +40,19 @@ fn method_path_and_host_are_those_of_the_request_that_waits() {
     assert_eq!(login("203.0.113.1", "/login?next=/", traefik), 200);
     assert_eq!(login("203.0.113.2", "/login", nginx), 429);
     assert_eq!(login("203.0.113.3", "/other", nginx), 200);
+    // However the path is written.
+    assert_eq!(login("203.0.113.4", "/x/..//%6Cogin", nginx), 429);
+}
+
+/// A target that is no ASCII was passed over: the path was `/`, or what the caller wrote into the next header.
+#[test]
+fn bytes_that_are_no_text_are_no_way_around_a_limit() {
+    let server = Served::with("policies: [{name: p, domain: edge, match: {path: /login}, limit: 2/min}]");
+    let get = |uri: &str| {
+        let headers = [("x-forwarded-uri", uri), ("x-original-uri", "/elsewhere")];
+        ask(server.http, "domain=edge", &headers).status
+    };
+    assert_eq!([get("/login"), get("/login?é"), get("/login?é"), get("/login")], [200, 200, 429, 429]);
 }
 
 #[test]
@@ -77,7 +90,7 @@ fn a_long_path_is_no_way_around_a_limit() {
 fn only_trusted_proxies_may_ask_and_settings_are_checked() {
     let server = Served::start(POLICIES, |settings: &mut Settings| settings.trust = tollgate_http::Trust::default());
     let refused = ask(server.http, "domain=edge", &[]);
-    assert_eq!(refused.status, 403);
+    assert_eq!(refused.status, 421);
     assert!(refused.text().contains("--trusted-proxies"), "{}", refused.text());
     let server = Served::with(POLICIES);
     for (query, status, says) in [

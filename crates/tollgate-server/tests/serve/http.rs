@@ -217,3 +217,75 @@ fn health_says_whether_to_send_calls_here() {
     assert_eq!(openapi["openapi"], "3.1.0");
     server.stop().unwrap();
 }
+
+// What follows was found by sending what the description allows, and what it does not.
+
+#[test]
+fn a_name_that_is_no_text_is_refused_as_everything_else_is() {
+    let server = Served::with(POLICIES);
+    for method in ["GET", "POST", "DELETE"] {
+        let answer = tollgate_testkit::http::request(server.http, method, "/v1/counters/%ff", &[bearer()], b"");
+        assert_eq!((answer.status, answer.header("content-type")), (400, Some("application/problem+json")), "{method}");
+    }
+}
+
+#[test]
+fn a_list_is_no_addition() {
+    let server = Served::with(POLICIES);
+    for list in [json!([]), json!([5, null, null]), json!([null, 0.5])] {
+        assert_eq!(server.post("/v1/counters/visits", &list).status, 400, "{list}");
+    }
+}
+
+#[test]
+fn a_counter_cannot_be_made_to_outlive_what_stores_can_count() {
+    let server = Served::with(POLICIES);
+    let ttl = |ttl: u64| server.post("/v1/counters/visits", &json!({"ttl_ms": ttl})).status;
+    assert_eq!(ttl(100 * 365 * 86_400_000), 200);
+    assert_eq!(ttl(100 * 365 * 86_400_000 + 1), 400);
+    assert_eq!(ttl(u64::MAX), 400);
+}
+
+#[test]
+fn a_whole_number_may_be_written_with_a_point_but_is_never_rounded() {
+    let server = Served::with(POLICIES);
+    let add = |by: &str| {
+        let headers = [("content-type", "application/json")];
+        let body = format!("{{\"by\":{by}}}");
+        tollgate_testkit::http::request(server.http, "POST", "/v1/counters/sum", &headers, body.as_bytes())
+    };
+    assert_eq!(body(&add("2.0"))["value"], 2);
+    assert_eq!(body(&add("-1e0"))["value"], 1);
+    for not_whole in ["0.5", "-9223372036854775809", "9223372036854775808", "1e19", "18446744073709551616", "\"1\""] {
+        assert_eq!(add(not_whole).status, 400, "{not_whole}");
+    }
+    let cost = |cost: f64| server.post("/v1/check", &json!({"key": "a", "limit": "9/h", "cost": cost})).status;
+    assert_eq!((cost(4.0), cost(0.5), cost(-1.0)), (200, 400, 400));
+}
+
+#[test]
+fn forward_auth_refuses_headers_it_would_have_to_leave_out() {
+    let server = Served::with(POLICIES);
+    let asked = |count: usize, kind: &str| {
+        let query: String = (0..count).map(|at| format!("&{kind}=x-{at}")).collect();
+        server.get(&format!("/v1/forward-auth?domain=api{query}")).status
+    };
+    for kind in ["header", "secret"] {
+        assert_eq!((asked(6, kind), asked(7, kind)), (200, 400), "{kind}");
+    }
+    assert_eq!(server.get(&format!("/v1/forward-auth?domain=api&header={}", "x".repeat(129))).status, 400);
+}
+
+/// An ad hoc question with another limit for the state of a policy emptied it, which takes the token.
+#[test]
+fn an_ad_hoc_question_cannot_reach_the_state_of_a_policy() {
+    let server = Served::with("policies: [{name: per-user, domain: api, partition: [user], limit: 1/h}]");
+    assert_eq!([server.check("42").status, server.check("42").status], [200, 429]);
+    for policy in ["api/per-user", "#0123456789abcdef0123456789abcdef"] {
+        for path in ["/v1/check", "/v1/peek", "/v1/refund"] {
+            let refused = server.post(path, &json!({"policy": policy, "key": "user=42", "limit": "1000000/ms"}));
+            assert_eq!(refused.status, 400, "{path} {policy}");
+        }
+    }
+    assert_eq!(server.check("42").status, 429);
+}

@@ -87,10 +87,11 @@ impl Domain {
 
 async fn decide<S: Store>(store: &S, local: &MemoryStore, found: Vec<Found>) -> Result<Verdict, InvalidCheck> {
     let mut bench = Bench::new(store, local, &found);
+    bench.validate()?;
     bench.give_back().await;
     bench.look_where_asked().await;
     bench.take_quotas().await;
-    bench.take_enforced().await?;
+    bench.take_enforced().await;
     bench.take_shadows().await;
     Ok(bench.into_verdict())
 }
@@ -153,7 +154,7 @@ fn find(domain: &Domain, first: usize, asks: &[Ask]) -> Vec<Found> {
 }
 
 /// One state of a call: what to ask about it, and for whom.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct Group<'f> {
     check: Check<'f>,
     policy: &'f Policy,
@@ -165,6 +166,16 @@ impl Group<'_> {
         let capacity = self.check.limit.capacity();
         capacity > 0 && self.check.cost.get() > capacity
     }
+
+    /// What is known without asking anybody: nothing is never enough, and neither is less than the cost.
+    fn hopeless(&self) -> Option<Answer> {
+        let source = match self.check.limit.amount() {
+            0 => Source::ZeroLimit,
+            _ if self.too_costly() => Source::TooCostly,
+            _ => return None,
+        };
+        Some(Answer::new(Status::never(self.check.limit), source))
+    }
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -172,12 +183,14 @@ struct Answer {
     status: Status,
     source: Source,
     charged: u64,
+    /// When, on the clock of whoever charged it.
+    charged_at: Option<Timestamp>,
     given_back: u64,
 }
 
 impl Answer {
     fn new(status: Status, source: Source) -> Self {
-        Self { status, source, charged: 0, given_back: 0 }
+        Self { status, source, charged: 0, charged_at: None, given_back: 0 }
     }
 }
 
@@ -220,6 +233,15 @@ impl<'f, S: Store> Bench<'f, S> {
         groups
     }
 
+    /// Before anything is charged: what a store decides at once is bounded.
+    fn validate(&self) -> Result<(), InvalidCheck> {
+        let enforced = self.found.iter().filter(|found| found.takes(Mode::Enforce)).count();
+        // Only then is it worth while to find out how many of them are the same.
+        let count =
+            if enforced > MAX_CHECKS { self.groups(|found| found.takes(Mode::Enforce)).len() } else { enforced };
+        if count > MAX_CHECKS { Err(InvalidCheck::Count { count }) } else { Ok(()) }
+    }
+
     fn answer(&mut self, group: &Group<'_>, answer: Answer) {
         for &member in &group.members {
             self.answers[member] = Some(answer);
@@ -235,14 +257,19 @@ impl<'f, S: Store> Bench<'f, S> {
         self.split |= decision.split();
     }
 
-    /// Whether what is decided so far denies the call.
-    fn denied(&self) -> bool {
+    /// Whether a policy that enforces has denied the call. What quotas say together is known only once all of them are
+    /// decided.
+    fn refused(&self) -> bool {
         let denies = |(found, answer): (&Found, &Option<Answer>)| {
             found.policy.mode() == Mode::Enforce && answer.is_some_and(|answer| !answer.status.allowed())
         };
-        let mut quotas = self.quotas().peekable();
         self.found.iter().zip(&self.answers).any(denies)
-            || quotas.peek().is_some() && quotas.all(|answer| !answer.status.allowed())
+    }
+
+    /// Whether the call is denied, with all quotas decided.
+    fn denied(&self) -> bool {
+        let mut quotas = self.quotas().peekable();
+        self.refused() || quotas.peek().is_some() && quotas.all(|answer| !answer.status.allowed())
     }
 
     fn quotas(&self) -> impl Iterator<Item = Answer> {
@@ -280,28 +307,26 @@ impl<'f, S: Store> Bench<'f, S> {
     /// Each quota is charged alone: who fits one of them may pass.
     async fn take_quotas(&mut self) {
         let groups = self.groups(|found| found.takes(Mode::Quota));
-        let denied = self.denied();
+        if self.refused() {
+            return self.look(&groups).await;
+        }
         for group in &groups {
-            if denied { self.look(std::slice::from_ref(group)).await } else { self.take_alone(group).await }
+            self.take_alone(group).await;
         }
     }
 
     /// All or none; what quotas were charged is given back if it is none.
-    async fn take_enforced(&mut self) -> Result<(), InvalidCheck> {
+    async fn take_enforced(&mut self) {
         let groups = self.groups(|found| found.takes(Mode::Enforce));
-        if groups.len() > MAX_CHECKS {
-            return Err(InvalidCheck::Count { count: groups.len() });
-        }
         if groups.is_empty() {
-            return Ok(());
+            return;
         }
-        let hopeless: Vec<&Group<'_>> = groups.iter().filter(|group| group.too_costly()).collect();
-        if self.denied() || !hopeless.is_empty() {
-            for group in groups.iter().filter(|group| !group.too_costly()) {
-                self.look(std::slice::from_ref(group)).await;
-            }
-            for group in hopeless {
-                self.answer(group, Answer::new(Status::never(group.check.limit), Source::TooCostly));
+        if self.denied() || groups.iter().any(|group| group.hopeless().is_some()) {
+            self.look(&groups).await;
+            for group in &groups {
+                if let Some(answer) = group.hopeless() {
+                    self.answer(group, answer);
+                }
             }
         } else {
             self.take_together(&groups).await;
@@ -312,25 +337,25 @@ impl<'f, S: Store> Bench<'f, S> {
                 self.drain(group).await;
             }
         }
-        if self.denied() {
+        if self.refused() {
             self.give_back_quotas().await;
         }
-        Ok(())
     }
 
     async fn take_shadows(&mut self) {
         let groups = self.groups(|found| found.takes(Mode::Shadow));
-        let denied = self.denied();
+        if self.denied() {
+            return self.look(&groups).await;
+        }
         for group in &groups {
-            if denied { self.look(std::slice::from_ref(group)).await } else { self.take_alone(group).await }
+            self.take_alone(group).await;
         }
     }
 
     async fn take_alone(&mut self, group: &Group<'f>) {
-        if group.too_costly() {
-            self.answer(group, Answer::new(Status::never(group.check.limit), Source::TooCostly));
-        } else {
-            self.take_together(std::slice::from_ref(group)).await;
+        match group.hopeless() {
+            Some(answer) => self.answer(group, answer),
+            None => self.take_together(std::slice::from_ref(group)).await,
         }
         let short = self.status_of(group).is_some_and(|answer| !answer.status.allowed());
         if short && group.policy.excess() == Excess::Drain {
@@ -350,7 +375,13 @@ impl<'f, S: Store> Bench<'f, S> {
     }
 
     async fn look(&mut self, groups: &[Group<'f>]) {
-        for groups in groups.chunks(MAX_CHECKS) {
+        // A limit of zero is not put beside others: what they answer must not depend on it.
+        let (zero, others): (Vec<_>, Vec<_>) =
+            groups.iter().cloned().partition(|group| group.check.limit.amount() == 0);
+        for group in &zero {
+            self.answer(group, Answer::new(Status::never(group.check.limit), Source::ZeroLimit));
+        }
+        for groups in others.chunks(MAX_CHECKS) {
             // Nobody can be told how long to wait for more than there ever is.
             let checks: Vec<Check<'_>> = groups.iter().map(looked_at).collect();
             match limiter::look(self.store, &checks).await {
@@ -366,7 +397,8 @@ impl<'f, S: Store> Bench<'f, S> {
     fn record(&mut self, groups: &[Group<'f>], decision: &Decision, source: Source, charged: bool) {
         for (group, status) in groups.iter().zip(decision.statuses()) {
             let charged = if charged { group.check.cost.get() } else { 0 };
-            self.answer(group, Answer { charged, ..Answer::new(*status, source) });
+            let charged_at = Some(decision.decided_at());
+            self.answer(group, Answer { charged, charged_at, ..Answer::new(*status, source) });
         }
     }
 
@@ -383,7 +415,7 @@ impl<'f, S: Store> Bench<'f, S> {
                 OnError::Deny => self.answer(group, Answer::new(Status::never(limit), Source::OnErrorDeny)),
                 OnError::Local => {
                     checks.push(looked_at(group));
-                    locals.push(Group { check: group.check, policy: group.policy, members: group.members.clone() });
+                    locals.push(group.clone());
                 }
             }
         }
@@ -419,7 +451,7 @@ impl<'f, S: Store> Bench<'f, S> {
             let Ok(decision) = taken else { return };
             left = decision.binding().remaining();
             if decision.allowed() {
-                answer.charged = cost.get();
+                (answer.charged, answer.charged_at) = (cost.get(), Some(decision.decided_at()));
                 break;
             }
         }
@@ -438,10 +470,13 @@ impl<'f, S: Store> Bench<'f, S> {
 
     async fn give_back_quotas(&mut self) {
         for group in self.groups(|found| found.takes(Mode::Quota)) {
-            let Some(answer) = self.status_of(&group).filter(|answer| answer.charged > 0) else { continue };
+            let Some(answer) = self.status_of(&group) else { continue };
+            // What was drained is less than the cost.
+            let Ok(charged) = Cost::new(answer.charged) else { continue };
+            let check = group.check.cost(charged);
             let given = match answer.source {
-                Source::OnErrorLocal => self.local.refund(&group.check, None).await,
-                _ => self.store.refund(&group.check, self.decided_at).await,
+                Source::OnErrorLocal => self.local.refund(&check, answer.charged_at).await,
+                _ => self.store.refund(&check, answer.charged_at).await,
             };
             let status = answer.status.with_given_back(given.unwrap_or(0));
             self.answer(&group, Answer { status, charged: 0, ..answer });
@@ -475,5 +510,7 @@ fn looked_at<'f>(group: &Group<'f>) -> Check<'f> {
     group.check.cost(group.check.cost.min(most))
 }
 
+#[cfg(test)]
+mod properties;
 #[cfg(test)]
 mod tests;

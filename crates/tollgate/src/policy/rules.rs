@@ -68,8 +68,14 @@ impl Rule {
         unmet.or_else(|| missing().map(|key| format!("it counts by `{key}`, and there is no such entry")))
     }
 
+    /// Whether nothing keeps it from applying. Asked of every rule on every call, so without the words.
+    fn applies(&self, descriptor: &Descriptor) -> bool {
+        self.conditions.iter().all(|(key, want)| want.is_met(descriptor.get(key)))
+            && self.partition.iter().all(|key| descriptor.get(key).is_some())
+    }
+
     fn own_limit(&self, descriptor: &Descriptor) -> Option<Option<Limit>> {
-        let met = |(key, want): &(String, Want)| want.obstacle(key, descriptor.get(key)).is_none();
+        let met = |(key, want): &(String, Want)| want.is_met(descriptor.get(key));
         self.overrides.iter().find(|own| own.conditions.iter().all(met)).map(|own| own.limit.clone())
     }
 
@@ -84,7 +90,19 @@ impl Want {
         Self::OneOf(patterns.into_iter().map(Pattern::new).collect())
     }
 
+    fn is_met(&self, value: Option<&str>) -> bool {
+        match (self, value) {
+            (Self::Absent, value) => value.is_none(),
+            (Self::OneOf(_), None) => false,
+            (Self::OneOf(patterns), Some(value)) => patterns.iter().any(|pattern| pattern.matches(value)),
+        }
+    }
+
+    /// Why it is not met, if it is not.
     fn obstacle(&self, key: &str, value: Option<&str>) -> Option<String> {
+        if self.is_met(value) {
+            return None;
+        }
         match (self, value) {
             (Self::Absent, None) => None,
             (Self::Absent, Some(value)) => {
@@ -93,7 +111,6 @@ impl Want {
             (Self::OneOf(patterns), None) => {
                 Some(format!("it wants `{key}` to be {}, and there is none", list(patterns)))
             }
-            (Self::OneOf(patterns), Some(value)) if patterns.iter().any(|pattern| pattern.matches(value)) => None,
             (Self::OneOf(patterns), Some(value)) => {
                 Some(format!("it wants `{key}` to be {}, and it is `{}`", list(patterns), value.escape_debug()))
             }
@@ -122,7 +139,7 @@ impl Rules {
 
 impl Matcher for Rules {
     fn find(&self, descriptors: &[&Descriptor]) -> Vec<Match> {
-        let applies = self.pairs(descriptors).filter(|(_, rule, _, descriptor)| rule.obstacle(descriptor).is_none());
+        let applies = self.pairs(descriptors).filter(|(_, rule, _, descriptor)| rule.applies(descriptor));
         let found = applies.map(|(policy, rule, at, descriptor)| Match {
             policy,
             descriptor: at,
@@ -147,6 +164,8 @@ impl Matcher for Rules {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     fn user(id: &str) -> Descriptor {
@@ -181,6 +200,25 @@ mod tests {
                 (2, "user=0".to_owned(), Some(None))
             ]
         );
+    }
+
+    proptest! {
+        /// What is decided and what people are told about it are two pieces of code.
+        #[test]
+        fn what_applies_is_what_has_no_obstacle(
+            wants in prop::collection::vec(("[ab]", prop::option::of(prop::collection::vec("[xy*]{0,2}", 1..3))), 0..3),
+            partition in prop::collection::vec("[ab]", 0..2),
+            entries in prop::collection::vec(("[ab]", "[xy]{0,2}"), 0..3),
+        ) {
+            let want = |patterns: Option<Vec<String>>| match patterns {
+                Some(patterns) => Want::one_of(patterns.iter().map(String::as_str)),
+                None => Want::Absent,
+            };
+            let rule = wants.into_iter().fold(Rule::new(), |rule, (key, patterns)| rule.when(key, want(patterns)));
+            let rule = partition.into_iter().fold(rule, Rule::partition);
+            let descriptor: Descriptor = entries.into_iter().collect();
+            prop_assert_eq!(rule.applies(&descriptor), rule.obstacle(&descriptor).is_none());
+        }
     }
 
     #[test]

@@ -1,8 +1,8 @@
 //! A `RateLimitRequest` in protobuf's JSON: names in camelCase or as in the file, numbers also as texts.
 
-use serde::de::Error as _;
+use serde::de::{DeserializeOwned, Error as _};
 use serde::{Deserialize, Deserializer};
-use serde_json::Value;
+use serde_json::{Map, Value};
 use tollgate_http::Problem;
 
 use crate::http::body::read_json;
@@ -13,7 +13,7 @@ use crate::proto::envoy::r#type::v3::RateLimitUnit;
 
 /// Reads a body.
 pub(super) fn request(body: &[u8]) -> Result<RateLimitRequest, Problem> {
-    read_json::<WrittenRequest>(body).map(Into::into)
+    read_json::<Object<WrittenRequest>>(body).map(|Object(written)| written.into())
 }
 
 // Everything may be left out or be null: both mean the default.
@@ -22,7 +22,7 @@ pub(super) fn request(body: &[u8]) -> Result<RateLimitRequest, Problem> {
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct WrittenRequest {
     domain: Option<String>,
-    descriptors: Option<Vec<WrittenDescriptor>>,
+    descriptors: Option<Vec<Object<WrittenDescriptor>>>,
     #[serde(alias = "hits_addend")]
     hits_addend: Option<Number<u32>>,
 }
@@ -30,8 +30,8 @@ struct WrittenRequest {
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct WrittenDescriptor {
-    entries: Option<Vec<WrittenEntry>>,
-    limit: Option<WrittenLimit>,
+    entries: Option<Vec<Object<WrittenEntry>>>,
+    limit: Option<Object<WrittenLimit>>,
     #[serde(alias = "hits_addend")]
     hits_addend: Option<Number<u64>>,
     #[serde(alias = "is_negative_hits")]
@@ -51,6 +51,17 @@ struct WrittenLimit {
     #[serde(alias = "requests_per_unit")]
     requests_per_unit: Option<Number<u32>>,
     unit: Option<WrittenUnit>,
+}
+
+/// An object. A derived reader would take a list of its values as well.
+#[derive(Debug)]
+struct Object<T>(T);
+
+impl<'de, T: DeserializeOwned> Deserialize<'de> for Object<T> {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        let members = Map::<String, Value>::deserialize(from)?;
+        T::deserialize(Value::Object(members)).map(Self).map_err(D::Error::custom)
+    }
 }
 
 #[derive(Debug)]
@@ -93,7 +104,7 @@ impl From<WrittenRequest> for RateLimitRequest {
     fn from(written: WrittenRequest) -> Self {
         Self {
             domain: written.domain.unwrap_or_default(),
-            descriptors: written.descriptors.unwrap_or_default().into_iter().map(Into::into).collect(),
+            descriptors: written.descriptors.unwrap_or_default().into_iter().map(|Object(one)| one.into()).collect(),
             hits_addend: written.hits_addend.map_or(0, |Number(units)| units),
         }
     }
@@ -101,9 +112,11 @@ impl From<WrittenRequest> for RateLimitRequest {
 
 impl From<WrittenDescriptor> for RateLimitDescriptor {
     fn from(written: WrittenDescriptor) -> Self {
-        let entry =
-            |entry: WrittenEntry| Entry { key: entry.key.unwrap_or_default(), value: entry.value.unwrap_or_default() };
-        let limit = |limit: WrittenLimit| RateLimitOverride {
+        let entry = |Object(entry): Object<WrittenEntry>| Entry {
+            key: entry.key.unwrap_or_default(),
+            value: entry.value.unwrap_or_default(),
+        };
+        let limit = |Object(limit): Object<WrittenLimit>| RateLimitOverride {
             requests_per_unit: limit.requests_per_unit.map_or(0, |Number(requests)| requests),
             unit: limit.unit.map_or(0, |WrittenUnit(unit)| unit),
         };
@@ -174,6 +187,10 @@ mod tests {
             r#"{"hitsAddend": {"value": 1}}"#,
             r#"{"descriptors": [{"hitsAddend": {"value": 1}}]}"#,
             r#"{"descriptors": [{"limit": {"unit": "FORTNIGHT"}}]}"#,
+            // Lists in the place of objects were taken for their values in order.
+            r#"{"descriptors": [{"limit": [null, null]}]}"#,
+            r#"{"descriptors": [{"entries": [["user", "42"]]}]}"#,
+            r#"["edge", [], 1]"#,
             r#"{"descriptors": [{"entries": [{"key": "a", "value": 5}]}]}"#,
             r#"{"descriptors": [null]}"#,
         ] {

@@ -92,7 +92,7 @@ impl Scene {
 }
 
 /// The embedded store never waits.
-fn ready<T>(future: impl Future<Output = T>) -> T {
+pub(super) fn ready<T>(future: impl Future<Output = T>) -> T {
     let mut context = std::task::Context::from_waker(std::task::Waker::noop());
     match std::pin::pin!(future).poll(&mut context) {
         std::task::Poll::Ready(value) => value,
@@ -289,4 +289,72 @@ fn reset_forgets_what_the_descriptors_fall_under() {
     let asks = [Ask::new(Descriptor::new(), Cost::ONE)];
     assert_eq!(ready(scene.set.reset(&scene.store, "d", &asks)), Ok(2));
     assert!(scene.take(1).allowed());
+}
+
+/// The whole cost was given back where only a part of it had been drained: units appeared from nowhere.
+#[test]
+fn a_drained_quota_gets_back_no_more_than_was_drained() {
+    let quota = policy("quota", "10/h fixed_window").with_mode(Mode::Quota).with_excess(Excess::Drain);
+    let scene = Scene::of(vec![quota, policy("other", "99/h").with_mode(Mode::Quota), policy("real", "8/h")]);
+    assert!(scene.take(7).allowed());
+    assert!(!scene.take(5).allowed());
+    assert_eq!(scene.remaining(), [3, 92, 1]);
+}
+
+/// What a quota drained was given back, or not, by whether a policy that enforces applied, too.
+#[test]
+fn a_quota_that_denies_keeps_what_it_drained_whatever_stands_beside_it() {
+    let quota = || policy("quota", "10/h fixed_window").with_mode(Mode::Quota).with_excess(Excess::Drain);
+    for others in [vec![], vec![policy("real", "99/h")]] {
+        let scene = Scene::of([vec![quota()], others].concat());
+        scene.take(7);
+        assert_eq!(scene.take(5).outcome(), Outcome::Denied);
+        assert_eq!(scene.remaining()[0], 0);
+    }
+}
+
+/// The quota that was looked at was taken for all of them: the other was not charged, and the call passed for free.
+#[test]
+fn a_look_at_a_used_up_quota_does_not_make_another_free() {
+    let quota = |name, user| {
+        let rule = Rule::new().when("user", Want::one_of([user]));
+        (policy(name, "1/h").with_mode(Mode::Quota), rule)
+    };
+    let (policies, rules) = [quota("a", "a"), quota("b", "b")].into_iter().unzip();
+    let scene = Scene::with_rules(policies, rules);
+    let ask = |user: &str, charge| Ask { descriptor: Descriptor::new().with("user", user), charge, limit: None };
+    scene.ask_all(&[ask("a", Charge::Take(Cost::ONE))]);
+    let mixed = [ask("a", Charge::Look), ask("b", Charge::Take(Cost::ONE))];
+    let allowed: Vec<bool> = (0..3).map(|_| scene.ask_all(&mixed).allowed()).collect();
+    assert_eq!(allowed, [true, false, false]);
+}
+
+/// A shadow of zero beside a policy that allows without a store denied the call for it.
+#[test]
+fn a_shadow_of_zero_denies_nothing_when_the_store_is_down() {
+    let shadow = policy("shadow", "0/h").with_mode(Mode::Shadow);
+    let scene = Scene::of(vec![shadow, policy("real", "9/h").with_on_error(OnError::Allow)]);
+    scene.switch(true);
+    let looked = scene.ask(Charge::Look);
+    assert!(looked.allowed());
+    let sources: Vec<Source> = looked.rulings().iter().map(Ruling::source).collect();
+    assert_eq!(sources, [Source::ZeroLimit, Source::OnErrorAllow]);
+}
+
+#[test]
+fn a_limit_of_zero_lends_its_source_to_no_other() {
+    let scene = Scene::of(vec![policy("zero", "0/h"), policy("real", "9/h")]);
+    let sources: Vec<Source> = scene.take(1).rulings().iter().map(Ruling::source).collect();
+    assert_eq!(sources, [Source::ZeroLimit, Source::Store]);
+}
+
+/// Quotas were charged before the call was found to be too large.
+#[test]
+fn a_call_of_too_many_limits_is_refused_before_anything_is_charged() {
+    let many = (0..=MAX_CHECKS).map(|at| policy(&format!("p{at}"), "9/h"));
+    let scene = Scene::of(many.chain([policy("quota", "9/h").with_mode(Mode::Quota)]).collect());
+    let asks = [Ask::new(Descriptor::new(), Cost::ONE)];
+    let refused = ready(scene.set.decide(&scene.store, &scene.local, "d", &asks));
+    assert_eq!(refused, Err(InvalidCheck::Count { count: MAX_CHECKS + 1 }));
+    assert!(scene.store.store.is_empty());
 }

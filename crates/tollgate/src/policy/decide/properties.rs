@@ -1,0 +1,170 @@
+//! Random policies and calls against a model that counts on its fingers.
+
+use std::collections::HashMap;
+
+use proptest::prelude::*;
+
+use super::super::{Outcome, Rule, Rules};
+use super::tests::ready;
+use super::*;
+use crate::clock::ManualClock;
+
+/// A policy: its mode, what it does with an excess, its limit (`None`: unlimited), and whether it counts callers apart.
+#[derive(Debug, Clone)]
+struct Written {
+    mode: Mode,
+    excess: Excess,
+    amount: Option<u64>,
+    apart: bool,
+}
+
+impl Written {
+    fn policy(&self, at: usize) -> Policy {
+        let limit = self.amount.map(|amount| format!("{amount}/h fixed_window").parse().unwrap());
+        Policy::new(format!("p{at}"), "d", limit).unwrap().with_mode(self.mode).with_excess(self.excess)
+    }
+
+    fn rule(&self) -> Rule {
+        if self.apart { Rule::new().partition("user") } else { Rule::new() }
+    }
+}
+
+/// Who, and what to do.
+type Told = (usize, Charge);
+
+fn policies() -> impl Strategy<Value = Vec<Written>> {
+    let mode = prop::sample::select(Mode::ALL);
+    let excess = prop::sample::select(Excess::ALL);
+    let amount = prop_oneof![1 => Just(None), 1 => Just(Some(0)), 8 => (1..9_u64).prop_map(Some)];
+    let policy = (mode, excess, amount, any::<bool>());
+    let policy = policy.prop_map(|(mode, excess, amount, apart)| Written { mode, excess, amount, apart });
+    prop::collection::vec(policy, 1..5)
+}
+
+fn calls() -> impl Strategy<Value = Vec<Vec<Told>>> {
+    let cost = || (1..7_u64).prop_map(|units| Cost::new(units).unwrap());
+    let charge = prop_oneof![
+        6 => cost().prop_map(Charge::Take),
+        1 => Just(Charge::Look),
+        1 => cost().prop_map(|cost| Charge::GiveBack(cost, None)),
+    ];
+    prop::collection::vec(prop::collection::vec((0..2_usize, charge), 1..4), 1..12)
+}
+
+/// What is used, by policy and subject.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+struct Model(HashMap<(usize, usize), u64>);
+
+impl Model {
+    fn used(&self, key: (usize, usize)) -> u64 {
+        self.0.get(&key).copied().unwrap_or(0)
+    }
+
+    fn add(&mut self, key: (usize, usize), units: u64) {
+        *self.0.entry(key).or_default() += units;
+    }
+
+    /// Decides a call as the documentation says; whether it is allowed.
+    fn call(&mut self, policies: &[Written], call: &[Told]) -> bool {
+        // Who is met how, and with which cost: once for each policy, subject and kind of charge.
+        let mut met: [HashMap<(usize, usize), u64>; 3] = Default::default();
+        for (at, policy) in policies.iter().enumerate() {
+            for (user, charge) in call {
+                let (kind, cost) = match charge {
+                    Charge::GiveBack(cost, _) => (0, cost.get()),
+                    Charge::Look => (1, 1),
+                    Charge::Take(cost) => (2, cost.get()),
+                };
+                let most = met[kind].entry((at, if policy.apart { *user } else { 0 })).or_default();
+                *most = (*most).max(cost);
+            }
+        }
+        let [backs, looks, takes] = met;
+        for (key, units) in &backs {
+            let used = self.used(*key);
+            self.0.insert(*key, used - used.min(*units));
+        }
+        let free = |model: &Self, (at, user): (usize, usize)| match policies[at].amount {
+            None => u64::MAX,
+            Some(amount) => amount - model.used((at, user)),
+        };
+        let fits = |model: &Self, key: (usize, usize), cost: u64| free(model, key) >= cost;
+        let of = |mode: Mode| move |key: &&(usize, usize)| policies[key.0].mode == mode;
+        let fit = |mode: Mode| {
+            let looked = looks.iter().filter(move |(key, _)| of(mode)(key)).map(|(key, cost)| fits(self, *key, *cost));
+            let taken = takes.iter().filter(move |(key, _)| of(mode)(key)).map(|(key, cost)| fits(self, *key, *cost));
+            looked.chain(taken).collect::<Vec<bool>>()
+        };
+        let given = backs.keys().any(|key| of(Mode::Quota)(&key));
+        let quotas = fit(Mode::Quota);
+        let enforced = fit(Mode::Enforce).into_iter().all(|fits| fits);
+        let allowed = enforced && (given || quotas.is_empty() || quotas.contains(&true));
+        let none_but_short_quotas = enforced && !allowed;
+        for (key, cost) in takes {
+            let (policy, free) = (&policies[key.0], free(self, key));
+            let drains = policy.excess == Excess::Drain && free < cost;
+            let units = match (allowed, policy.mode) {
+                (true, _) if free >= cost => cost,
+                (true, _) if drains => free,
+                (false, Mode::Enforce) if drains => free,
+                (false, Mode::Quota) if none_but_short_quotas && drains => free,
+                _ => 0,
+            };
+            if policy.amount.is_some() {
+                self.add(key, units);
+            }
+        }
+        allowed
+    }
+}
+
+struct Real {
+    store: MemoryStore,
+    local: MemoryStore,
+    set: PolicySet,
+}
+
+impl Real {
+    fn new(policies: &[Written]) -> Self {
+        let rules = policies.iter().map(Written::rule).collect();
+        let policies = policies.iter().enumerate().map(|(at, policy)| policy.policy(at)).collect();
+        let clock = ManualClock::new(Timestamp::from_micros(1_000_000_000));
+        let domain = Domain::new("d", policies, Box::new(Rules(rules)));
+        let store = || MemoryStore::builder().clock(clock.clone()).build();
+        Self { store: store(), local: store(), set: PolicySet::new(vec![domain]).unwrap() }
+    }
+
+    fn call(&self, call: &[Told]) -> Verdict {
+        let ask = |(user, charge): &Told| Ask {
+            descriptor: Descriptor::new().with("user", user.to_string()),
+            charge: *charge,
+            limit: None,
+        };
+        let asks: Vec<Ask> = call.iter().map(ask).collect();
+        ready(self.set.decide(&self.store, &self.local, "d", &asks)).unwrap()
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2000))]
+
+    #[test]
+    fn a_call_does_what_its_model_does(policies in policies(), calls in calls()) {
+        let (mut model, real) = (Model::default(), Real::new(&policies));
+        for call in &calls {
+            let before = model.clone();
+            let allowed = model.call(&policies, call);
+            let verdict = real.call(call);
+            prop_assert_eq!(verdict.outcome() == Outcome::Allowed, allowed, "{:?} after {:?}", call, before);
+            for (at, policy) in policies.iter().enumerate() {
+                let Some(amount) = policy.amount else { continue };
+                for user in 0..2 {
+                    let looked = real.call(&[(user, Charge::Look)]);
+                    let ruling = looked.rulings().iter().find(|ruling| ruling.place() == at).unwrap();
+                    let used = model.used((at, if policy.apart { user } else { 0 }));
+                    prop_assert_eq!(ruling.status().remaining(), amount - used, "p{} {} after {:?}", at, user, call);
+                }
+            }
+        }
+    }
+}

@@ -1,8 +1,7 @@
 //! What every edge shares: the policies in force, the store, and the one way from a call to a verdict.
 
-use std::sync::atomic::{AtomicBool, Ordering};
-
 use arc_swap::ArcSwap;
+use tokio::sync::watch;
 use tokio::time::Instant;
 use tollgate::{Ask, InvalidCheck, Limiter, MemoryStore, Outcome, StoreError, Verdict};
 use tollgate_http::{Dialect, Trust};
@@ -26,7 +25,8 @@ pub(crate) struct App {
     /// Whom forward-auth believes.
     pub(crate) trust: Trust,
     pub(crate) token: Option<Token>,
-    pub(crate) draining: AtomicBool,
+    /// Whether the server is about to stop; watched by those who want to know at once.
+    pub(crate) draining: watch::Sender<bool>,
 }
 
 impl App {
@@ -61,11 +61,14 @@ impl App {
         decided
     }
 
+    /// Whether the server goes on, or is about to stop.
+    pub(crate) fn staying(&self) -> Result<(), NotReady> {
+        if *self.draining.borrow() { Err(NotReady::Draining) } else { Ok(()) }
+    }
+
     /// Whether calls should be sent here, or why not.
     pub(crate) fn ready(&self) -> Result<(), NotReady> {
-        if self.draining.load(Ordering::Relaxed) {
-            return Err(NotReady::Draining);
-        }
+        self.staying()?;
         match self.store().condition() {
             Condition::Up => Ok(()),
             Condition::Down { because } => Err(NotReady::StoreDown(because)),

@@ -72,8 +72,12 @@ impl Loaded {
     }
 
     pub(crate) fn count(&self, verdict: &Verdict) {
-        for ruling in verdict.rulings() {
-            self.counters[ruling.place()].count(ruling);
+        for (at, ruling) in verdict.rulings().iter().enumerate() {
+            // A state that several descriptors meet is charged once, and counted once.
+            let same = |other: &Ruling| other.place() == ruling.place() && other.subject() == ruling.subject();
+            if !verdict.rulings()[..at].iter().any(same) {
+                self.counters[ruling.place()].count(ruling);
+            }
         }
     }
 }

@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, SystemTime};
 
 use tokio::sync::{Mutex, Notify};
+use tokio::task::spawn_blocking;
 use tokio_util::sync::CancellationToken;
 use tollgate_config::{Config, Findings};
 
@@ -76,7 +77,7 @@ impl Reloader {
     async fn take(&self, texts: Option<Result<Texts, Findings>>) -> Reloaded {
         let mut files = self.files.lock().await;
         (self.on_event)(Event::Reloading);
-        let outcome = self.attempt(&mut files, texts);
+        let outcome = self.attempt(&mut files, texts).await;
         self.count(&outcome);
         let failure = match &outcome {
             Reloaded::Applied => {
@@ -98,19 +99,23 @@ impl Reloader {
         outcome
     }
 
-    fn attempt(&self, files: &mut Files, texts: Option<Result<Texts, Findings>>) -> Reloaded {
+    async fn attempt(&self, files: &mut Files, texts: Option<Result<Texts, Findings>>) -> Reloaded {
+        if let Some(texts) = &texts {
+            files.tried.clone_from(texts);
+        }
         if let Some(Err(error)) = self.tls.as_ref().map(Tls::reload) {
             return Reloaded::Refused(error.to_string());
         }
         let Some(texts) = texts else { return Reloaded::Unchanged };
-        files.tried.clone_from(&texts);
         if texts.as_ref().is_ok_and(|texts| *texts == files.in_force) {
             return Reloaded::Unchanged;
         }
-        let read = texts.and_then(|texts| Ok((Config::from_texts(&texts)?, texts)));
+        // Many policies take a while to read, and a reader that fails must not take the watch with it.
+        let read = spawn_blocking(move || texts.and_then(|texts| Ok((Config::from_texts(&texts)?, texts)))).await;
         let (config, texts) = match read {
-            Ok(read) => read,
-            Err(findings) => return Reloaded::Refused(findings.to_string()),
+            Ok(Ok(read)) => read,
+            Ok(Err(findings)) => return Reloaded::Refused(findings.to_string()),
+            Err(_) => return Reloaded::Refused("reading the policies ended in a panic: please report it".to_owned()),
         };
         for warning in &config.warnings {
             tracing::warn!("{warning}");

@@ -3,9 +3,9 @@
 use std::future::Future;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use arc_swap::ArcSwap;
+use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tollgate::{Limiter, MemoryStore};
@@ -71,6 +71,9 @@ pub enum RunError {
     },
 }
 
+/// How many callers are told apart while the store is away; those beyond share states.
+const LOCAL_KEYS: usize = 100_000;
+
 /// In bytes: more than all headers that a proxy accepts, many times over.
 const LARGEST_MESSAGE: usize = 1024 * 1024;
 
@@ -95,12 +98,12 @@ pub async fn run(
     let app = Arc::new(App {
         limiter: Limiter::new(ServedStore::start(settings.store.clone())?),
         policies: ArcSwap::from_pointee(Loaded::new(config.policies, None)),
-        local: MemoryStore::new(),
+        local: MemoryStore::builder().capacity(LOCAL_KEYS).build(),
         calls: CallCounters::default(),
         dialect: settings.dialect,
         trust: settings.trust.clone(),
         token: settings.token.clone(),
-        draining: AtomicBool::new(false),
+        draining: watch::Sender::new(false),
     });
     let on_event = Arc::clone(&settings.on_event);
     let (path, texts) = (settings.policies.clone(), texts.unwrap_or_default());
@@ -133,7 +136,7 @@ pub async fn run(
 
     shutdown.await;
     // Whoever asks for readiness learns it before the ports close.
-    app.draining.store(true, Ordering::Relaxed);
+    app.draining.send_replace(true);
     on_event(Event::Draining);
     tracing::info!("draining: no new work, what is under way may finish");
     tokio::time::sleep(settings.notice).await;

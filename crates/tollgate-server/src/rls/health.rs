@@ -3,7 +3,6 @@
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::Duration;
 
 use tokio::sync::mpsc;
 use tonic::codegen::tokio_stream::Stream;
@@ -13,9 +12,6 @@ use tonic_health::pb::{HealthCheckRequest, HealthCheckResponse, health_server};
 
 use crate::app::App;
 use crate::proto::envoy::service::ratelimit::v3::rate_limit_service_server::SERVICE_NAME;
-
-/// The store announces its changes; that the server is about to stop must be looked for.
-const LOOK_EVERY: Duration = Duration::from_millis(100);
 
 /// Answers from the state of the server as it is now.
 #[derive(Debug)]
@@ -69,10 +65,11 @@ async fn watch(app: Arc<App>, known: bool, sender: mpsc::Sender<HealthCheckRespo
         let _ = sender.send(answer(ServingStatus::ServiceUnknown)).await;
         return sender.closed().await;
     }
-    let mut store = app.store().subscribe();
+    let (mut store, mut draining) = (app.store().subscribe(), app.draining.subscribe());
     let mut told = None;
     loop {
         store.mark_unchanged();
+        draining.mark_unchanged();
         let status = serving(&app);
         if told != Some(status) {
             told = Some(status);
@@ -82,8 +79,10 @@ async fn watch(app: Arc<App>, known: bool, sender: mpsc::Sender<HealthCheckRespo
         }
         tokio::select! {
             () = sender.closed() => return,
-            () = tokio::time::sleep(LOOK_EVERY) => {}
             Ok(()) = store.changed() => {}
+            Ok(()) = draining.changed() => {}
+            // Neither will change any more.
+            else => return sender.closed().await,
         }
     }
 }

@@ -9,7 +9,6 @@ mod statuses;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 
 use arc_swap::ArcSwap;
 use tokio_util::sync::{CancellationToken, DropGuard};
@@ -70,7 +69,7 @@ fn app(store: impl Into<ServedStore>, policies: Vec<(Policy, Rule)>) -> Arc<App>
         dialect: Dialect::default(),
         trust: Trust::default(),
         token: None,
-        draining: AtomicBool::new(false),
+        draining: tokio::sync::watch::Sender::new(false),
     })
 }
 

@@ -37,6 +37,15 @@ fn metrics_count_what_happened_and_never_name_a_caller() {
     assert!(page.text().contains(r#"policy="hostile \"name\"\\n""#), "{}", page.text());
 }
 
+/// It was counted twice, though charged once.
+#[test]
+fn a_subject_that_two_descriptors_name_is_counted_once() {
+    let server = Served::with(POLICIES);
+    server.post("/v1/check", &json!({"domain": "api", "descriptors": [{"user": "1"}, {"user": "1", "path": "/"}]}));
+    let allowed = "tollgate_decisions_total{domain=\"api\",policy=\"per-user\",outcome=\"allowed\",source=\"store\"}";
+    assert_eq!(server.metric(allowed), Some(1.0));
+}
+
 #[test]
 fn a_token_guards_the_admin_listener_and_without_one_nothing_can_be_changed() {
     let server = Served::with(POLICIES);

@@ -59,6 +59,8 @@ fn a_killed_redis_turns_readiness_red_and_policies_answer_for_themselves() {
     assert_eq!(ask(&server, "closed").1, "store");
     redis.kill();
     until("red", || !ready(&server));
+    let anyway = request(server.http, "GET", "/readyz?store=optional", &[], b"");
+    assert_eq!(anyway.status, 200, "on_error answers here, and nowhere else if everybody turns away");
     answers_follow_on_error(&server);
     redis.restart();
     until("green", || ready(&server));

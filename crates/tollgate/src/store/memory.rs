@@ -292,6 +292,19 @@ mod tests {
         assert_eq!(store.in_order(moment, latest), latest);
     }
 
+    /// Each policy had shared states of its own, and whoever could name policies could fill the memory with them.
+    #[test]
+    fn a_full_store_stays_bounded_whatever_policies_are_named() {
+        let store = MemoryStore::builder().capacity(100).overflow(Overflow::Shared(2)).build();
+        let limit: crate::Limit = "5/h".parse().unwrap();
+        let name = |at: usize| format!("policy {at}");
+        let check = |policy: &str| store.check_now(&Check::new(Key::new(policy, "somebody").unwrap(), &limit));
+        let allowed = (0..10_000).filter(|&at| check(&name(at)).allowed()).count();
+        assert_eq!((allowed, store.len()), (228, 228));
+        // Who had a state before still has it.
+        assert!(check(&name(0)).allowed() && check(&name(200)).allowed());
+    }
+
     #[test]
     fn a_clock_that_was_set_back_is_believed() {
         let store = MemoryStore::new();

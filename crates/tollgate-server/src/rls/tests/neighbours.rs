@@ -1,6 +1,5 @@
 //! Health and reflection.
 
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use prost::Message as _;
@@ -36,7 +35,7 @@ async fn health_is_that_of_the_whole_server_and_of_the_service() {
         assert_eq!(health(&mut client, service).await, Serving);
     }
     assert_eq!(client.check(about("other")).await.unwrap_err().code(), tonic::Code::NotFound);
-    served.app.draining.store(true, Ordering::Relaxed);
+    served.app.draining.send_replace(true);
     for service in ["", SERVICE_NAME] {
         assert_eq!(health(&mut client, service).await, NotServing);
     }
@@ -60,7 +59,7 @@ async fn whoever_watches_sees_the_store_come_and_go_and_the_server_stop() {
     assert_eq!(next().await, NotServing);
     redis.restart();
     assert_eq!(next().await, Serving);
-    served.app.draining.store(true, Ordering::Relaxed);
+    served.app.draining.send_replace(true);
     assert_eq!(next().await, NotServing);
 
     let mut unknown = client.watch(about("unknown")).await.unwrap().into_inner();

@@ -35,6 +35,9 @@ pub(super) struct Step {
     pub(super) shared: Option<Print>,
 }
 
+/// However few keys a store may hold, so many policies have room for all their shared states.
+const POLICIES: usize = 64;
+
 /// What a new key is told when there is no room for it.
 pub(super) fn no_room(limit: &Limit) -> Status {
     Status::from_parts(limit, false, 0, limit.numbers().full, limit.numbers().full)
@@ -198,6 +201,14 @@ impl Shard {
         }
         let shared = overflowed.then(|| print.shared(check.key.policy(), self.bounds.shared));
         let print = shared.unwrap_or(print);
+        // Names of policies may be a caller's too: what they share is bounded like everything else.
+        let most = self.bounds.keys.max(POLICIES * self.bounds.shared);
+        if shared.is_some() && self.len() - self.own() + earlier >= most {
+            let known = with_table!(self, check.limit.algorithm(), |table| table.get(print).is_some());
+            if !known {
+                return Step { status: no_room(check.limit), overflowed, shared: None };
+            }
+        }
         let status = with_table!(self, check.limit.algorithm(), |table| match table.get_mut(print) {
             Some(state) => decide_known(state, check, now, mode),
             None => step_unknown(table, print, check, now, mode),

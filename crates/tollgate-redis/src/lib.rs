@@ -26,8 +26,3 @@ pub use any::{AnyStore, AnyStoreBuilder};
 pub use audit::{Audit, AuditReport, LargeKey, ServerReport, Sweep, Usage};
 pub use store::{ConnectError, RedisStore, RedisStoreBuilder};
 pub use url::{StoreUrl, UrlError};
-
-/// The examples of the README, compiled and run.
-#[cfg(doctest)]
-#[doc = include_str!("../../../README.md")]
-struct Readme;

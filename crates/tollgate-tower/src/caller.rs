@@ -42,7 +42,8 @@ impl Caller {
     /// # Panics
     /// If `name` is no header's name.
     pub fn header(name: &'static str) -> Self {
-        Self::of(name, Feature::Header(HeaderName::from_static(name)))
+        let header = HeaderName::from_bytes(name.as_bytes()).expect("the name of a header");
+        Self::of(name, Feature::Header(header))
     }
 
     /// What an authentication layer before this one has put into the extensions of the request.

@@ -67,6 +67,8 @@ struct After<S> {
     settings: Arc<Settings<S>>,
     verdict: Arc<Verdict>,
     again: Option<Question>,
+    /// What is left, if that changed since the verdict.
+    left: Option<Verdict>,
 }
 
 impl<T, S, ReqBody> ResponseFuture<T, S, ReqBody>
@@ -116,14 +118,14 @@ where
         };
         if verdict.allowed() {
             request.extensions_mut().insert(Arc::clone(&verdict));
-            let after = Some(After { settings, verdict, again });
+            let after = Some(After { settings, verdict, again, left: None });
             return Self::Serving { response: service.call(request), after };
         }
         let (parts, _) = request.into_parts();
         let refusal = Refusal::new(Arc::clone(&verdict), &parts);
         let mut response =
             settings.responder.as_ref().map_or_else(|| refusal.response(), |responder| responder(&refusal));
-        settings.tell(&verdict, &mut response);
+        settings.tell(&verdict, None, &mut response);
         response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
         Self::Refused { response: Some(response) }
     }
@@ -138,9 +140,9 @@ fn misconfigured(invalid: &InvalidCheck) -> Response<Bytes> {
 }
 
 impl<S> Settings<S> {
-    /// Says in headers and extensions what was decided.
-    fn tell<B>(&self, verdict: &Arc<Verdict>, response: &mut Response<B>) {
-        verdict_headers(verdict, self.dialect, unix_now(self.dialect), response.headers_mut());
+    /// Says in headers what is left, and in extensions what was decided.
+    fn tell<B>(&self, verdict: &Arc<Verdict>, left: Option<&Verdict>, response: &mut Response<B>) {
+        verdict_headers(left.unwrap_or(verdict), self.dialect, unix_now(self.dialect), response.headers_mut());
         if self.expose {
             let names = HeaderValue::from_static(self.dialect.expose_headers());
             response.headers_mut().append(ACCESS_CONTROL_EXPOSE_HEADERS, names);
@@ -191,8 +193,9 @@ where
                     }
                 }
                 StageProjection::Settling { settling, response, after } => {
-                    ready!(settling.as_mut().poll(context));
-                    let (response, after) = response.take().zip(after.take()).expect("polled after it was ready");
+                    let left = ready!(settling.as_mut().poll(context));
+                    let (response, mut after) = response.take().zip(after.take()).expect("polled after it was ready");
+                    after.left = left;
                     return Poll::Ready(Ok(after.finish(response)));
                 }
                 StageProjection::Refused { response } => {
@@ -214,17 +217,21 @@ impl<S: Store + 'static> After<S> {
         let (parts, body) = response.into_parts();
         let counted = counts(&parts);
         let response = Response::from_parts(parts, body);
-        if counted {
+        // What the store may not have charged, it must not give back: it would give back what others are counted for.
+        if counted || self.verdict.store_error().is_some() {
             return Eventually::Now(response);
         }
         match self.settings.give_back(again, &self.verdict) {
-            Eventually::Now(()) => Eventually::Now(response),
+            Eventually::Now(left) => {
+                self.left = left;
+                Eventually::Now(response)
+            }
             Eventually::Later(settling) => Eventually::Later((settling, response)),
         }
     }
 
     fn finish<B>(self, mut response: Response<B>) -> Response<ResponseBody<B>> {
-        self.settings.tell(&self.verdict, &mut response);
+        self.settings.tell(&self.verdict, self.left.as_ref(), &mut response);
         response.map(ResponseBody::served)
     }
 }

@@ -43,3 +43,8 @@ pub use service::RateLimited;
 // Settings of this middleware are written in these words.
 pub use tollgate::{Cost, Limit, Mode, OnError, Verdict};
 pub use tollgate_http::{Dialect, ForwardedHeader, Prefixes, Trust, TrustedProxies};
+
+/// The examples of the README, compiled and run. Here, because this crate's tests know all the crates they use.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+struct Readme;

@@ -12,7 +12,8 @@ use tollgate::{Ask, Charge, Cost, InvalidCheck, Match, Store, Verdict};
 use crate::layer::{Plan, Settings};
 
 pub(crate) type Deciding = Pin<Box<dyn Future<Output = Result<Verdict, InvalidCheck>> + Send>>;
-pub(crate) type Settling = Pin<Box<dyn Future<Output = ()> + Send>>;
+/// What is left once units were given back, if that is known.
+pub(crate) type Settling = Pin<Box<dyn Future<Output = Option<Verdict>> + Send>>;
 
 /// A value now, or a future of it.
 pub(crate) enum Eventually<T, F> {
@@ -72,17 +73,31 @@ impl<S: Store + 'static> Settings<S> {
     }
 
     /// Gives back what `verdict` charged.
-    pub(crate) fn give_back(self: &Arc<Self>, question: Question, verdict: &Verdict) -> Eventually<(), Settling> {
+    pub(crate) fn give_back(
+        self: &Arc<Self>,
+        mut question: Question,
+        verdict: &Verdict,
+    ) -> Eventually<Option<Verdict>, Settling> {
+        if let Question::Rules { matches, .. } = &mut question {
+            // Not what a shadow or a quota had no room for: that was not charged.
+            matches.retain(|found| {
+                let mut rulings = verdict.rulings().iter();
+                rulings.any(|ruling| {
+                    ruling.charged() > 0 && (ruling.place(), ruling.subject()) == (found.policy, &*found.subject)
+                })
+            });
+        }
         let (settings, charged_at) = (Arc::clone(self), verdict.decided_at());
         let given = async move {
             let back = Some(charged_at);
             // What cannot be given back stays counted until it stops counting.
-            let _ = settings.decided(question, back).await;
+            settings.decided(question, back).await.ok().filter(|left| left.store_error().is_none())
         };
         if self.store.answers_at_once() {
-            let done = at_once(given);
-            debug_assert!(done.is_some(), "a store that answers at once does not wait");
-            return Eventually::Now(());
+            return match at_once(given) {
+                Some(left) => Eventually::Now(left),
+                None => unreachable!("a store that answers at once does not wait"),
+            };
         }
         Eventually::Later(Box::pin(given))
     }

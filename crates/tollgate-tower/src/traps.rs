@@ -51,7 +51,13 @@ impl Traps {
                  `RateLimit::trust` to its network; if none does, somebody tries to pass for others"
             );
         }
-        if is_private(peer) && self.calls_of(peer) == SUSPICIOUS && first_time(&self.one_caller) {
+        if self.one_caller.load(Relaxed) {
+            return;
+        }
+        if !is_private(peer) {
+            // Some call directly: nothing to say, ever.
+            self.one_caller.store(true, Relaxed);
+        } else if self.calls_of(peer) == SUSPICIOUS && first_time(&self.one_caller) {
             tracing::warn!(
                 "the first {SUSPICIOUS} calls all came from one private address, and share one limit: if that is your proxy, set \
                  `RateLimit::trust` to its network"

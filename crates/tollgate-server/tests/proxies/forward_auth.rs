@@ -9,7 +9,7 @@ use crate::rig::{Filler, Rig, changed, example};
 /// Three calls for each address, one of them to log in, and four for each key, none of which come back within a test.
 pub fn start(proxy: impl FnOnce(&Filler, u16) -> Proxy) -> Rig {
     let limits = [("100/min burst 20", "3/day"), ("1000/min", "4/day"), ("5/min", "1/day")];
-    Rig::start(&[("proxies.yaml", changed(example("policies/proxies.yaml"), &limits))], proxy)
+    Rig::start(&[("proxies.yaml", changed(example("proxies.yaml"), &limits))], proxy)
 }
 
 fn statuses<const N: usize>(ask: impl Fn() -> Answer) -> [u16; N] {

@@ -80,7 +80,7 @@ impl Guard {
             Quota::Ample => (Duration::from_secs(16), AMPLE_BURST),
             Quota::Tiny => (Duration::from_secs(3600), TINY_BURST),
         };
-        Ok(match self {
+        let router = match self {
             Self::Nothing => router,
             Self::Idle if quota == Quota::Ample => router.layer(Identity::new()),
             Self::Idle => router.layer(layer_fn(|_: Route| service_fn(|_: Request| refuse()))),
@@ -102,7 +102,9 @@ impl Guard {
                 let limit = Limit::builder(1, period).burst(burst.into()).build()?;
                 router.layer(RateLimit::per_client(limit).headers(dialect))
             }
-        })
+        };
+        // As servers do before the first request: otherwise routes and layers are made anew for each.
+        Ok(router.with_state(()))
     }
 }
 

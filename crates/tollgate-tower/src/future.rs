@@ -38,14 +38,8 @@ pin_project! {
     where
         T: Service<Request<ReqBody>>,
     {
-        // The store is being asked.
-        Deciding {
-            deciding: Deciding,
-            service: T,
-            request: Option<Request<ReqBody>>,
-            settings: Arc<Settings<S>>,
-            again: Option<Question>,
-        },
+        // The store is being asked. In a box, so that the future of a store that answers at once is no larger for it.
+        Deciding { waiting: Option<Box<Waiting<T, S, ReqBody>>> },
         // The service behind is at work.
         Serving {
             #[pin]
@@ -62,11 +56,20 @@ pin_project! {
     }
 }
 
+/// A request that waits for the store, and all that it takes to go on.
+struct Waiting<T, S, ReqBody> {
+    deciding: Deciding,
+    service: T,
+    request: Request<ReqBody>,
+    settings: Arc<Settings<S>>,
+    again: Option<Box<Question>>,
+}
+
 /// What is left to do once there is a response.
 struct After<S> {
     settings: Arc<Settings<S>>,
     verdict: Arc<Verdict>,
-    again: Option<Question>,
+    again: Option<Box<Question>>,
 }
 
 impl<T, S, ReqBody> ResponseFuture<T, S, ReqBody>
@@ -81,10 +84,11 @@ where
         service: T,
         settings: Arc<Settings<S>>,
         deciding: Deciding,
-        again: Option<Question>,
+        again: Option<Box<Question>>,
         request: Request<ReqBody>,
     ) -> Self {
-        Self { stage: Stage::Deciding { deciding, service, request: Some(request), settings, again } }
+        let waiting = Waiting { deciding, service, request, settings, again };
+        Self { stage: Stage::Deciding { waiting: Some(Box::new(waiting)) } }
     }
 
     /// Passes a request on, or refuses it.
@@ -92,7 +96,7 @@ where
         service: &mut T,
         settings: Arc<Settings<S>>,
         decided: Result<Verdict, InvalidCheck>,
-        again: Option<Question>,
+        again: Option<Box<Question>>,
         request: Request<ReqBody>,
     ) -> Self {
         Self { stage: Stage::decided(service, settings, decided, again, request) }
@@ -107,7 +111,7 @@ where
         service: &mut T,
         settings: Arc<Settings<S>>,
         decided: Result<Verdict, InvalidCheck>,
-        again: Option<Question>,
+        again: Option<Box<Question>>,
         mut request: Request<ReqBody>,
     ) -> Self {
         let verdict = match decided {
@@ -173,10 +177,12 @@ where
         loop {
             let mut this = self.as_mut().project();
             let next = match this.stage.as_mut().project() {
-                StageProjection::Deciding { deciding, service, request, settings, again } => {
-                    let decided = ready!(deciding.as_mut().poll(context));
-                    let request = request.take().expect("polled after it was ready");
-                    Stage::decided(service, Arc::clone(settings), decided, again.take(), request)
+                StageProjection::Deciding { waiting } => {
+                    let asked = waiting.as_mut().expect("polled after it was ready");
+                    let decided = ready!(asked.deciding.as_mut().poll(context));
+                    let Waiting { mut service, request, settings, again, .. } =
+                        *waiting.take().expect("it was there just now");
+                    Stage::decided(&mut service, settings, decided, again, request)
                 }
                 StageProjection::Serving { response, after } => {
                     let response = ready!(response.poll(context))?;
@@ -217,7 +223,7 @@ impl<S: Store + 'static> After<S> {
         if counted {
             return Eventually::Now(response);
         }
-        match self.settings.give_back(again, &self.verdict) {
+        match self.settings.give_back(*again, &self.verdict) {
             Eventually::Now(()) => Eventually::Now(response),
             Eventually::Later(settling) => Eventually::Later((settling, response)),
         }

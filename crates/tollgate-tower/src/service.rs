@@ -65,7 +65,7 @@ where
             return ResponseFuture::unlimited(self.inner.call(Request::from_parts(parts, body)));
         };
         // Who counts by the response asks about the same again.
-        let again = self.settings.counts.is_some().then(|| question.clone());
+        let again = self.settings.counts.is_some().then(|| Box::new(question.clone()));
         match self.settings.decide(question) {
             Eventually::Now(decided) => {
                 let settings = Arc::clone(&self.settings);

@@ -23,8 +23,19 @@ pub(crate) enum Eventually<T, F> {
 /// What is asked of the store for one request.
 #[derive(Debug, Clone)]
 pub(crate) enum Question {
-    Rules { matches: Vec<Match>, cost: Cost },
-    Policies { ask: Box<Ask>, set: Arc<tollgate::PolicySet> },
+    /// What most layers have.
+    Rule {
+        found: Match,
+        cost: Cost,
+    },
+    Rules {
+        matches: Vec<Match>,
+        cost: Cost,
+    },
+    Policies {
+        ask: Box<Ask>,
+        set: Arc<tollgate::PolicySet>,
+    },
 }
 
 impl<S> Settings<S> {
@@ -38,13 +49,17 @@ impl<S> Settings<S> {
         match &self.plan {
             Plan::Rules { rules, .. } => {
                 let applying = rules.iter().enumerate().filter(|(_, rule)| rule.applies(parts));
-                let matches: Vec<Match> = applying
-                    .map(|(policy, rule)| {
-                        let (subject, known) = rule.caller.subject(parts, &self.addresses);
-                        Match { policy, descriptor: 0, subject, limit: rule.limit_of(parts, known).map(Some) }
-                    })
-                    .collect();
-                (!matches.is_empty()).then_some(Question::Rules { matches, cost })
+                let mut matches = applying.map(|(policy, rule)| {
+                    let (subject, known) = rule.caller.subject(parts, &self.addresses);
+                    Match { policy, descriptor: 0, subject, limit: rule.limit_of(parts, known).map(Some) }
+                });
+                let found = matches.next()?;
+                Some(match matches.next() {
+                    None => Question::Rule { found, cost },
+                    Some(second) => {
+                        Question::Rules { matches: [found, second].into_iter().chain(matches).collect(), cost }
+                    }
+                })
             }
             Plan::Policies { source, describe, .. } => {
                 let ask = Box::new(Ask::new(describe(parts), cost));
@@ -61,13 +76,20 @@ fn is_preflight(headers: &HeaderMap) -> bool {
 impl<S: Store + 'static> Settings<S> {
     /// Decides, at once if the store can.
     pub(crate) fn decide(self: &Arc<Self>, question: Question) -> Eventually<Result<Verdict, InvalidCheck>, Deciding> {
-        let settings = Arc::clone(self);
         if self.store.answers_at_once() {
-            return match at_once(settings.decided(question, None)) {
+            let decided = match (question, &self.plan) {
+                // Without the future of all that could be asked around it.
+                (Question::Rule { found, cost }, Plan::Rules { compiled, .. }) => {
+                    at_once(compiled.decide_one(&*self.store, &self.local, found, Charge::Take(cost)))
+                }
+                (question, _) => at_once(self.decided(question, None)),
+            };
+            return match decided {
                 Some(decided) => Eventually::Now(decided),
                 None => unreachable!("a store that answers at once does not wait"),
             };
         }
+        let settings = Arc::clone(self);
         Eventually::Later(Box::pin(async move { settings.decided(question, None).await }))
     }
 
@@ -97,6 +119,9 @@ impl<S: Store + 'static> Settings<S> {
             None => Charge::Take(cost),
         };
         match (question, &self.plan) {
+            (Question::Rule { found, cost }, Plan::Rules { compiled, .. }) => {
+                compiled.decide_one(&*self.store, &self.local, found, charge(cost)).await
+            }
             (Question::Rules { matches, cost }, Plan::Rules { compiled, .. }) => {
                 compiled.decide(&*self.store, &self.local, matches, charge(cost)).await
             }

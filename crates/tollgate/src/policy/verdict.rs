@@ -1,5 +1,6 @@
 //! The answer to a call under policies.
 
+use std::ops::Deref;
 use std::sync::Arc;
 
 use super::{Mode, Policy};
@@ -11,10 +12,42 @@ use crate::store::StoreError;
 /// The answer to a call under policies: what became of it, and one ruling for each policy that applied to a descriptor.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Verdict {
-    pub(super) rulings: Vec<Ruling>,
+    pub(super) rulings: Rulings,
     pub(super) decided_at: Option<Timestamp>,
     pub(super) split: bool,
     pub(super) store_error: Option<StoreError>,
+}
+
+/// One ruling without allocation, or several.
+#[derive(Debug, Clone)]
+pub(super) enum Rulings {
+    One([Ruling; 1]),
+    Many(Vec<Ruling>),
+}
+
+impl Deref for Rulings {
+    type Target = [Ruling];
+
+    fn deref(&self) -> &[Ruling] {
+        match self {
+            Self::One(one) => one,
+            Self::Many(many) => many,
+        }
+    }
+}
+
+impl PartialEq for Rulings {
+    fn eq(&self, other: &Self) -> bool {
+        **self == **other
+    }
+}
+
+impl Eq for Rulings {}
+
+impl FromIterator<Ruling> for Rulings {
+    fn from_iter<I: IntoIterator<Item = Ruling>>(rulings: I) -> Self {
+        Self::Many(rulings.into_iter().collect())
+    }
 }
 
 /// What becomes of a call.

@@ -141,11 +141,11 @@ impl Headers<'_> {
         self.policies(&mut write, |line| {
             // A window below a second cannot be said, and rounded to one it would be another policy.
             let window = Some(period(line.limit)).filter(|period| *period >= SECOND).map(seconds_up);
-            item(line.policy, [('q', Some(line.limit.capacity())), ('w', window)])
+            item(line.policy, [(";q=", Some(line.limit.capacity())), (";w=", window)])
         });
         if let Some(line) = binding {
             let wait = self.wait(line).map(seconds_up);
-            write(RATE_LIMIT, value(item(line.policy, [('r', Some(line.status.remaining())), ('t', wait)])));
+            write(RATE_LIMIT, value(item(line.policy, [(";r=", Some(line.status.remaining())), (";t=", wait)])));
         }
     }
 
@@ -232,15 +232,18 @@ fn triple(names: [HeaderName; 3], line: &Line<'_>, reset: u64, mut write: impl F
 }
 
 /// `"name";a=1;b=2` in just the room it takes, so that it becomes a header's value as it lies there.
-fn item(name: &str, numbers: [(char, Option<u64>); 2]) -> String {
-    let digits = |number: u64| number.checked_ilog10().map_or(1, |log| log as usize + 1);
-    let told = || numbers.into_iter().filter_map(|(key, number)| Some((key, number?)));
-    let room = told().map(|(_, number)| ";k=".len() + digits(number)).sum::<usize>() + name.len() + 2;
+fn item(name: &str, [first, second]: [(&str, Option<u64>); 2]) -> String {
+    let mut digits = [itoa::Buffer::new(); 2];
+    let [one, two] = &mut digits;
+    let one = first.1.map(|number| (first.0, one.format(number)));
+    let two = second.1.map(|number| (second.0, two.format(number)));
+    let told = || one.into_iter().chain(two);
+    let room = told().map(|(key, digits)| key.len() + digits.len()).sum::<usize>() + name.len() + 2;
     let mut text = String::with_capacity(room);
     push_quoted(&mut text, name);
-    for (key, number) in told() {
-        text.extend([';', key, '=']);
-        text.push_str(itoa::Buffer::new().format(number));
+    for (key, digits) in told() {
+        text.push_str(key);
+        text.push_str(digits);
     }
     text
 }

@@ -9,7 +9,7 @@ use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use http::header::{ACCESS_CONTROL_EXPOSE_HEADERS, CACHE_CONTROL};
-use http::{HeaderValue, Request, Response, StatusCode};
+use http::{HeaderMap, HeaderValue, Request, Response, StatusCode};
 use http_body::Body;
 use pin_project_lite::pin_project;
 use tollgate::{InvalidCheck, Store, Verdict};
@@ -19,7 +19,7 @@ use tower_service::Service;
 use crate::body::ResponseBody;
 use crate::layer::Settings;
 use crate::refusal::Refusal;
-use crate::settle::{Deciding, Eventually, Question, Settling};
+use crate::settle::{Decided, Deciding, Eventually, Question, Settling};
 
 pin_project! {
     /// The response of a limited service, when it is there.
@@ -92,10 +92,11 @@ where
     }
 
     /// Passes a request on, or refuses it.
+    #[inline(always)]
     pub(crate) fn decided(
         service: &mut T,
         settings: Arc<Settings<S>>,
-        decided: Result<Verdict, InvalidCheck>,
+        decided: Decided,
         again: Option<Box<Question>>,
         request: Request<ReqBody>,
     ) -> Self {
@@ -107,15 +108,17 @@ impl<T, S, ReqBody> Stage<T, S, ReqBody>
 where
     T: Service<Request<ReqBody>>,
 {
+    // In line, to be written where it stays.
+    #[inline(always)]
     fn decided(
         service: &mut T,
         settings: Arc<Settings<S>>,
-        decided: Result<Verdict, InvalidCheck>,
+        decided: Decided,
         again: Option<Box<Question>>,
         mut request: Request<ReqBody>,
     ) -> Self {
         let verdict = match decided {
-            Ok(verdict) => Arc::new(verdict),
+            Ok(verdict) => verdict,
             Err(invalid) => return Self::Refused { response: Some(misconfigured(&invalid)) },
         };
         if verdict.allowed() {
@@ -123,13 +126,7 @@ where
             let after = Some(After { settings, verdict, again });
             return Self::Serving { response: service.call(request), after };
         }
-        let (parts, _) = request.into_parts();
-        let refusal = Refusal::new(Arc::clone(&verdict), &parts);
-        let mut response =
-            settings.responder.as_ref().map_or_else(|| refusal.response(), |responder| responder(&refusal));
-        settings.tell(&verdict, &mut response);
-        response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
-        Self::Refused { response: Some(response) }
+        Self::Refused { response: Some(settings.refuse(&verdict, request.headers())) }
     }
 }
 
@@ -142,6 +139,14 @@ fn misconfigured(invalid: &InvalidCheck) -> Response<Bytes> {
 }
 
 impl<S> Settings<S> {
+    fn refuse(&self, verdict: &Arc<Verdict>, request: &HeaderMap) -> Response<Bytes> {
+        let refusal = Refusal::new(Arc::clone(verdict), request);
+        let mut response = self.responder.as_ref().map_or_else(|| refusal.response(), |responder| responder(&refusal));
+        self.tell(verdict, &mut response);
+        response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+        response
+    }
+
     /// Says in headers and extensions what was decided.
     fn tell<B>(&self, verdict: &Arc<Verdict>, response: &mut Response<B>) {
         verdict_headers(verdict, self.dialect, unix_now(self.dialect), response.headers_mut());

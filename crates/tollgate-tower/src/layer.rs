@@ -47,8 +47,8 @@ pub(crate) struct Settings<S> {
 /// What limits a request.
 #[derive(Clone)]
 pub(crate) enum Plan {
-    /// The layer's own rules.
-    Rules { domain: String, rules: Vec<Rule>, compiled: Arc<Domain> },
+    /// The layer's own rules; told, if closures of theirs want to see the request.
+    Rules { domain: String, rules: Vec<Rule>, compiled: Arc<Domain>, told: bool },
     /// Policies that others wrote.
     Policies { source: PolicySource, domain: String, describe: Describe },
 }
@@ -103,7 +103,8 @@ impl Plan {
         }
         // Which rules apply is found here, by request: nothing is left to match.
         let compiled = Arc::new(Domain::new(domain.clone(), policies, Box::new(Rules::default())));
-        Self::Rules { domain, rules, compiled }
+        let told = rules.iter().any(Rule::is_told);
+        Self::Rules { domain, rules, compiled, told }
     }
 }
 
@@ -209,7 +210,7 @@ impl<S> RateLimit<S> {
         mut self,
         peer: impl Fn(&E) -> Option<IpAddr> + Send + Sync + 'static,
     ) -> Self {
-        self.change().addresses.peer = Arc::new(move |parts| parts.extensions.get::<E>().and_then(&peer));
+        self.change().addresses.peer = Arc::new(move |extensions| extensions.get::<E>().and_then(&peer));
         self
     }
 

@@ -5,13 +5,15 @@ use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
-use http::request::Parts;
 use http::{HeaderMap, Method};
 use tollgate::{Ask, Charge, Cost, InvalidCheck, Match, Store, Verdict};
 
 use crate::layer::{Plan, Settings};
+use crate::seen::Seen;
 
-pub(crate) type Deciding = Pin<Box<dyn Future<Output = Result<Verdict, InvalidCheck>> + Send>>;
+/// Shared from the start, as a verdict is large and everybody gets to see it.
+pub(crate) type Decided = Result<Arc<Verdict>, InvalidCheck>;
+pub(crate) type Deciding = Pin<Box<dyn Future<Output = Decided> + Send>>;
 pub(crate) type Settling = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// A value now, or a future of it.
@@ -39,19 +41,28 @@ pub(crate) enum Question {
 }
 
 impl<S> Settings<S> {
+    /// Whether a closure wants to see the request.
+    pub(crate) fn is_told(&self) -> bool {
+        let told = match &self.plan {
+            Plan::Rules { told, .. } => *told,
+            Plan::Policies { .. } => true,
+        };
+        told || self.skip.is_some() || self.cost.is_some()
+    }
+
     /// What to ask about a request; `None` if nothing limits it.
-    pub(crate) fn question(&self, parts: &Parts) -> Option<Question> {
-        let preflight = parts.method == Method::OPTIONS && is_preflight(&parts.headers);
-        if preflight && !self.preflight || self.skip.as_ref().is_some_and(|skip| skip(parts)) {
+    pub(crate) fn question(&self, seen: Seen<'_>) -> Option<Question> {
+        let preflight = *seen.method == Method::OPTIONS && is_preflight(seen.headers);
+        if preflight && !self.preflight || self.skip.as_ref().is_some_and(|skip| skip(seen.parts())) {
             return None;
         }
-        let cost = self.cost.as_ref().map_or(Cost::ONE, |cost| cost(parts));
+        let cost = self.cost.as_ref().map_or(Cost::ONE, |cost| cost(seen.parts()));
         match &self.plan {
             Plan::Rules { rules, .. } => {
-                let applying = rules.iter().enumerate().filter(|(_, rule)| rule.applies(parts));
+                let applying = rules.iter().enumerate().filter(|(_, rule)| rule.applies(seen));
                 let mut matches = applying.map(|(policy, rule)| {
-                    let (subject, known) = rule.caller.subject(parts, &self.addresses);
-                    Match { policy, descriptor: 0, subject, limit: rule.limit_of(parts, known).map(Some) }
+                    let (subject, known) = rule.caller.subject(seen, &self.addresses);
+                    Match { policy, descriptor: 0, subject, limit: rule.limit_of(seen, known).map(Some) }
                 });
                 let found = matches.next()?;
                 Some(match matches.next() {
@@ -62,7 +73,7 @@ impl<S> Settings<S> {
                 })
             }
             Plan::Policies { source, describe, .. } => {
-                let ask = Box::new(Ask::new(describe(parts), cost));
+                let ask = Box::new(Ask::new(describe(seen.parts()), cost));
                 Some(Question::Policies { ask, set: source() })
             }
         }
@@ -75,22 +86,19 @@ fn is_preflight(headers: &HeaderMap) -> bool {
 
 impl<S: Store + 'static> Settings<S> {
     /// Decides, at once if the store can.
-    pub(crate) fn decide(self: &Arc<Self>, question: Question) -> Eventually<Result<Verdict, InvalidCheck>, Deciding> {
+    pub(crate) fn decide(self: &Arc<Self>, question: Question) -> Eventually<Decided, Deciding> {
         if self.store.answers_at_once() {
             let decided = match (question, &self.plan) {
                 // Without the future of all that could be asked around it.
                 (Question::Rule { found, cost }, Plan::Rules { compiled, .. }) => {
-                    at_once(compiled.decide_one(&*self.store, &self.local, found, Charge::Take(cost)))
+                    at_once(compiled.decide_one(&*self.store, &self.local, found, Charge::Take(cost))).map(Arc::new)
                 }
-                (question, _) => at_once(self.decided(question, None)),
+                (question, _) => at_once(self.decided(question, None)).map(Arc::new),
             };
-            return match decided {
-                Some(decided) => Eventually::Now(decided),
-                None => unreachable!("a store that answers at once does not wait"),
-            };
+            return Eventually::Now(decided);
         }
         let settings = Arc::clone(self);
-        Eventually::Later(Box::pin(async move { settings.decided(question, None).await }))
+        Eventually::Later(Box::pin(async move { settings.decided(question, None).await.map(Arc::new) }))
     }
 
     /// Gives back what `verdict` charged.
@@ -102,8 +110,7 @@ impl<S: Store + 'static> Settings<S> {
             let _ = settings.decided(question, back).await;
         };
         if self.store.answers_at_once() {
-            let done = at_once(given);
-            debug_assert!(done.is_some(), "a store that answers at once does not wait");
+            at_once(given);
             return Eventually::Now(());
         }
         Eventually::Later(Box::pin(given))
@@ -136,10 +143,11 @@ impl<S: Store + 'static> Settings<S> {
     }
 }
 
-/// The value of a future that never waits.
-fn at_once<T>(future: impl Future<Output = T>) -> Option<T> {
+/// The value of a future of a store that answers at once.
+#[inline(always)]
+fn at_once<T>(future: impl Future<Output = T>) -> T {
     match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
-        Poll::Ready(value) => Some(value),
-        Poll::Pending => None,
+        Poll::Ready(value) => value,
+        Poll::Pending => unreachable!("a store that answers at once does not wait"),
     }
 }

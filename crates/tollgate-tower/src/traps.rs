@@ -3,8 +3,7 @@
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
-use http::header::{FORWARDED, HeaderName};
-use http::request::Parts;
+use http::header::{FORWARDED, HeaderMap, HeaderName};
 use tollgate_http::Trust;
 
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
@@ -42,7 +41,7 @@ impl Traps {
     }
 
     /// Looks at a call for the traps that can be seen in it.
-    pub(crate) fn look_at(&self, parts: &Parts, peer: IpAddr, trust: &Trust) {
+    pub(crate) fn look_at(&self, headers: &HeaderMap, peer: IpAddr, trust: &Trust) {
         let trusted = !trust.proxies.is_none();
         if trusted && trust.proxies.trusts_everybody() && first_time(&self.everybody_trusted) {
             tracing::warn!(
@@ -54,7 +53,7 @@ impl Traps {
             return;
         }
         self.looks.store(looks + 1, Relaxed);
-        let forwarded = parts.headers.contains_key(X_FORWARDED_FOR) || parts.headers.contains_key(FORWARDED);
+        let forwarded = headers.contains_key(X_FORWARDED_FOR) || headers.contains_key(FORWARDED);
         if forwarded && first_time(&self.header_ignored) {
             tracing::warn!(
                 "requests name whom they were forwarded for, and nobody is trusted to say so: if a proxy stands in front, set \

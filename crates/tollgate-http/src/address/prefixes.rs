@@ -64,10 +64,30 @@ fn write_network(text: &mut String, network: Result<IpNet, ipnet::PrefixLenError
 
 /// As `Display` writes it, in a fraction of the time: this is on the way of every request.
 fn push_octets(text: &mut String, address: Ipv4Addr) {
-    for (at, octet) in address.octets().into_iter().enumerate() {
-        if at > 0 {
-            text.push('.');
+    let mut separator = None;
+    for octet in address.octets() {
+        text.extend(separator);
+        let digit = |of: u8| char::from(b'0' + of % 10);
+        if octet >= 100 {
+            text.push(digit(octet / 100));
         }
-        text.push_str(itoa::Buffer::new().format(octet));
+        if octet >= 10 {
+            text.push(digit(octet / 10));
+        }
+        text.push(digit(octet));
+        separator = Some('.');
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn an_address_is_written_as_everybody_writes_it(address: Ipv4Addr) {
+            prop_assert_eq!(Prefixes::default().mask(address.into()), address.to_string());
+        }
     }
 }

@@ -93,14 +93,14 @@ impl Domain {
     }
 
     /// The same for a call that falls under one policy, in less time.
-    pub async fn decide_one<S: Store>(
+    pub fn decide_one<S: Store>(
         &self,
         store: &S,
         local: &MemoryStore,
         found: Match,
         charge: Charge,
-    ) -> Result<Verdict, InvalidCheck> {
-        alone::decide(store, local, Found::new(self, 0, found, charge)).await
+    ) -> impl Future<Output = Result<Verdict, InvalidCheck>> {
+        alone::decide(store, local, Found::new(self, 0, found, charge))
     }
 }
 
@@ -181,13 +181,9 @@ struct Group<'f> {
 
 impl Group<'_> {
     fn too_costly(&self) -> bool {
-        too_costly(&self.check)
+        let capacity = self.check.limit.capacity();
+        capacity > 0 && self.check.cost.get() > capacity
     }
-}
-
-fn too_costly(check: &Check<'_>) -> bool {
-    let capacity = check.limit.capacity();
-    capacity > 0 && check.cost.get() > capacity
 }
 
 #[derive(Debug, Clone, Copy)]

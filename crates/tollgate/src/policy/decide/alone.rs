@@ -1,8 +1,9 @@
 //! The common call: one policy applies, and it enforces. No groups, no lists, the same verdict.
 
 use super::super::verdict::Rulings;
-use super::{Bench, Charge, Excess, Found, Mode, Ruling, Verdict, too_costly};
-use crate::limiter::{self, InvalidCheck};
+use super::{Bench, Charge, Excess, Found, Mode, Ruling, Verdict};
+use crate::check::Check;
+use crate::limiter::InvalidCheck;
 use crate::store::{MemoryStore, Store};
 
 /// Decides a call under one policy.
@@ -10,11 +11,13 @@ pub(super) async fn decide<S: Store>(store: &S, local: &MemoryStore, found: Foun
     let Charge::Take(cost) = found.charge else {
         return super::decide(store, local, vec![found]).await;
     };
-    let simple = found.takes(Mode::Enforce) && found.policy.excess() != Excess::Drain;
-    let Some(check) = found.check().filter(|check| simple && !too_costly(check)) else {
+    let simple = found.policy.mode() == Mode::Enforce && found.policy.excess() != Excess::Drain;
+    // No store is asked about a limit of zero, nor about more than there ever is.
+    let asked = |check: &Check<'_>| simple && check.cost.get() <= check.limit.capacity() && check.limit.amount() > 0;
+    let Some(check) = found.check().filter(asked) else {
         return super::decide(store, local, vec![found]).await;
     };
-    let decision = match limiter::take(store, &[check]).await {
+    let decision = match store.check(&[check]).await {
         Ok(decision) => decision,
         Err(error) => {
             let found = [found];

@@ -191,3 +191,14 @@ What each was asked:
 - The same requests to an axum 0.8 `Router` of one route, in process, no network; the response is read to its end. Time is that of
   the thread, so what else runs on the machine is not counted.
 ";
+
+// PROFILING-BEGIN
+#[allow(dead_code)]
+pub fn one(index: usize, turns: usize) -> Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread().build()?;
+    let router = Guard::ALL[index].router(Quota::Ample)?;
+    for _ in 0..turns {
+        serve(&runtime, &router, &traffic::hot(TURN));
+    }
+    Ok(())
+}

@@ -3,6 +3,7 @@
 
 mod embedded;
 mod memory;
+mod middleware;
 mod redis;
 mod rivals;
 mod table;
@@ -10,8 +11,9 @@ mod traffic;
 
 use anyhow::{Context as _, Result, bail};
 
-const USAGE: &str = "usage: bench embedded|redis [--quick] [--rounds N]
+const USAGE: &str = "usage: bench embedded|middleware|redis [--quick] [--rounds N]
   embedded   decisions in this process: ns per decision, two threads, bytes per key
+  middleware requests through a router with a limit before it: ns more than without
   redis      decisions by a redis-server of our own: decisions per second and server CPU per decision
   --quick    fewer rounds, less to fill: an impression, not a figure
   --rounds   how often every contender takes its turn";
@@ -26,6 +28,7 @@ fn main() -> Result<()> {
     let args: Vec<String> = std::env::args().skip(1).collect();
     match args.first().map(String::as_str) {
         Some("embedded") => embedded::run(&effort(&args[1..])?),
+        Some("middleware") => middleware::run(&effort(&args[1..])?),
         Some("redis") => redis::run(&effort(&args[1..])?),
         // A fresh process for each contender, started by `embedded`.
         Some(memory::VERB) => memory::measure_here(&args[1..]),

@@ -4,13 +4,17 @@ use anyhow::{Result, bail};
 
 use crate::{run, setup};
 
-/// `embedded|redis [arguments]`
+/// `embedded|middleware|redis [arguments]`
 pub fn run(args: &[String]) -> Result<()> {
-    let Some("embedded" | "redis") = args.first().map(String::as_str) else {
-        bail!("expected `bench embedded` or `bench redis`");
+    let Some("embedded" | "middleware" | "redis") = args.first().map(String::as_str) else {
+        bail!("expected `bench embedded`, `bench middleware` or `bench redis`");
     };
     let ready = setup::run()?;
-    let mut command = run::cargo(&["run", "--release", "--manifest-path", "bench/Cargo.toml", "--"]);
-    ready.apply(command.args(args));
+    let (counts, rest): (Vec<&String>, Vec<&String>) = args.iter().partition(|arg| *arg == "--allocations");
+    let mut command = run::cargo(&["run", "--release", "--manifest-path", "bench/Cargo.toml"]);
+    if !counts.is_empty() {
+        command.args(["--features", "allocations"]);
+    }
+    ready.apply(command.arg("--").args(rest));
     run::run(&mut command)
 }

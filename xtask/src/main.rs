@@ -2,6 +2,7 @@
 
 mod bench;
 mod ci;
+mod fuzz;
 mod hygiene;
 mod proto;
 mod run;
@@ -21,7 +22,8 @@ usage: cargo xtask <verb>
   hygiene                               dependencies, file sizes, forbidden words, links
   proto [--check]                       generate the code of Envoy's protocol, or tell whether it is up to date
   twins --steps N [--algorithm A]       compare memory and Lua over N random steps
-  bench embedded|redis [arguments]      measure, side by side with peers";
+  fuzz [seconds]                        feed made-up headers to the walk over forwarded addresses
+  bench embedded|middleware|redis ...   measure, side by side with peers";
 
 fn main() -> ExitCode {
     let args: Vec<String> = env::args().skip(1).collect();
@@ -36,6 +38,7 @@ fn main() -> ExitCode {
         "hygiene" => hygiene::run(),
         "proto" => proto::run(rest),
         "twins" => twins::run(rest),
+        "fuzz" => fuzz::run(rest),
         "bench" => bench::run(rest),
         "help" | "--help" | "-h" => {
             println!("{HELP}");

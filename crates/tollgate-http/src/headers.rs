@@ -82,88 +82,92 @@ impl Headers<'_> {
     /// The lists of [`Dialect::Draft10`] are appended to what a service behind has said of its own limits; everything
     /// else holds one value and replaces it.
     pub fn apply(&self, to: &mut HeaderMap) {
-        for (name, value) in self.render() {
+        self.each(|name, value| {
             if self.dialect == Dialect::Draft10 && name != RETRY_AFTER {
                 to.append(name, value);
             } else {
                 to.insert(name, value);
             }
-        }
+        });
     }
 
     /// Each header with its value.
     pub fn render(&self) -> Vec<(HeaderName, HeaderValue)> {
         let mut rendered = Vec::with_capacity(5);
+        self.each(|name, value| rendered.push((name, value)));
+        rendered
+    }
+
+    fn each(&self, mut write: impl FnMut(HeaderName, HeaderValue)) {
         let binding = self.binding.and_then(|index| self.lines.get(index));
         match self.dialect {
-            Dialect::Draft10 => self.draft10(binding, &mut rendered),
+            Dialect::Draft10 => self.draft10(binding, &mut write),
             Dialect::Draft7 => {
                 if let Some(line) = binding {
                     let (limit, left) = (line.limit.capacity(), line.status.remaining());
                     let text = format!("limit={limit}, remaining={left}, reset={}", seconds_up(self.reset(line)));
-                    rendered.push((RATE_LIMIT, value(text)));
+                    write(RATE_LIMIT, value(text));
                 }
-                rendered.extend(self.unnamed_policies());
+                self.unnamed_policies(&mut write);
             }
             Dialect::Draft6 => {
                 if let Some(line) = binding {
-                    rendered.extend(triple([LIMIT, REMAINING, RESET], line, seconds_up(self.reset(line))));
+                    triple([LIMIT, REMAINING, RESET], line, seconds_up(self.reset(line)), &mut write);
                 }
-                rendered.extend(self.unnamed_policies());
+                self.unnamed_policies(&mut write);
             }
             Dialect::XEpoch => {
-                // Added before rounding: two halves of a second rounded apart would end before the wait does.
-                let at = |line| seconds_up(self.unix_now.saturating_add(self.reset(line)));
-                rendered.extend(binding.into_iter().flat_map(|line| triple(X_NAMES, line, at(line))));
+                if let Some(line) = binding {
+                    // Added before rounding: two halves of a second rounded apart would end before the wait does.
+                    let at = self.unix_now.saturating_add(self.reset(line));
+                    triple(X_NAMES, line, seconds_up(at), &mut write);
+                }
             }
             Dialect::XDelta => {
-                let after = |line| seconds_up(self.reset(line));
-                rendered.extend(binding.into_iter().flat_map(|line| triple(X_NAMES, line, after(line))));
+                if let Some(line) = binding {
+                    triple(X_NAMES, line, seconds_up(self.reset(line)), &mut write);
+                }
             }
             Dialect::Off => {}
         }
         if !self.allowed
             && let Some(wait) = binding.and_then(|line| self.wait(line))
         {
-            rendered.push((RETRY_AFTER, HeaderValue::from(seconds_up(wait))));
+            write(RETRY_AFTER, number(seconds_up(wait)));
         }
-        rendered
     }
 
-    fn draft10(&self, binding: Option<&Line<'_>>, rendered: &mut Vec<(HeaderName, HeaderValue)>) {
-        rendered.extend(self.policies(|line| {
-            let mut item = quoted(line.policy);
-            let _ = write!(item, ";q={}", line.limit.capacity());
+    fn draft10(&self, binding: Option<&Line<'_>>, mut write: impl FnMut(HeaderName, HeaderValue)) {
+        self.policies(&mut write, |line| {
             // A window below a second cannot be said, and rounded to one it would be another policy.
-            if period(line.limit) >= SECOND {
-                let _ = write!(item, ";w={}", seconds_up(period(line.limit)));
-            }
-            item
-        }));
+            let window = Some(period(line.limit)).filter(|period| *period >= SECOND).map(seconds_up);
+            item(line.policy, [(";q=", Some(line.limit.capacity())), (";w=", window)])
+        });
         if let Some(line) = binding {
-            let mut item = quoted(line.policy);
-            let _ = write!(item, ";r={}", line.status.remaining());
-            if let Some(wait) = self.wait(line) {
-                let _ = write!(item, ";t={}", seconds_up(wait));
-            }
-            rendered.push((RATE_LIMIT, value(item)));
+            let wait = self.wait(line).map(seconds_up);
+            write(RATE_LIMIT, value(item(line.policy, [(";r=", Some(line.status.remaining())), (";t=", wait)])));
         }
     }
 
     /// `100;w=60, 1000;w=3600`. The older drafts demand a window, so one below a second is said to be one.
-    fn unnamed_policies(&self) -> Option<(HeaderName, HeaderValue)> {
-        self.policies(|line| format!("{};w={}", line.limit.capacity(), seconds_up(period(line.limit))))
+    fn unnamed_policies(&self, write: impl FnMut(HeaderName, HeaderValue)) {
+        self.policies(write, |line| format!("{};w={}", line.limit.capacity(), seconds_up(period(line.limit))));
     }
 
     /// One item for each policy; a policy that applied to several subjects is one policy still.
-    fn policies(&self, item: impl Fn(&Line<'_>) -> String) -> Option<(HeaderName, HeaderValue)> {
+    fn policies(&self, mut write: impl FnMut(HeaderName, HeaderValue), item: impl Fn(&Line<'_>) -> String) {
+        if let [line] = self.lines {
+            return write(POLICY, value(item(line)));
+        }
         let mut items: Vec<String> = Vec::with_capacity(self.lines.len());
         for item in self.lines.iter().map(item) {
             if !items.contains(&item) {
                 items.push(item);
             }
         }
-        (!items.is_empty()).then(|| (POLICY, value(items.join(", "))))
+        if !items.is_empty() {
+            write(POLICY, value(items.join(", ")));
+        }
     }
 
     /// How long until waiting pays; `None` if it never does, or nothing is used.
@@ -220,27 +224,54 @@ fn next_unit(line: &Line<'_>) -> Duration {
     reset.saturating_sub(all_but_one).max(Duration::from_micros(1))
 }
 
-fn triple(names: [HeaderName; 3], line: &Line<'_>, reset: u64) -> impl Iterator<Item = (HeaderName, HeaderValue)> {
+fn triple(names: [HeaderName; 3], line: &Line<'_>, reset: u64, mut write: impl FnMut(HeaderName, HeaderValue)) {
     let values = [line.limit.capacity(), line.status.remaining(), reset];
-    names.into_iter().zip(values.map(HeaderValue::from))
+    for (name, value) in names.into_iter().zip(values) {
+        write(name, number(value));
+    }
+}
+
+/// `"name";a=1;b=2` in just the room it takes, so that it becomes a header's value as it lies there.
+fn item(name: &str, [first, second]: [(&str, Option<u64>); 2]) -> String {
+    let mut digits = [itoa::Buffer::new(); 2];
+    let [one, two] = &mut digits;
+    let one = first.1.map(|number| (first.0, one.format(number)));
+    let two = second.1.map(|number| (second.0, two.format(number)));
+    let told = || one.into_iter().chain(two);
+    let room = told().map(|(key, digits)| key.len() + digits.len()).sum::<usize>() + name.len() + 2;
+    let mut text = String::with_capacity(room);
+    push_quoted(&mut text, name);
+    for (key, digits) in told() {
+        text.push_str(key);
+        text.push_str(digits);
+    }
+    text
 }
 
 /// A structured field's String, which holds printable ASCII only. The rest is percent-encoded, and so is `%`: two names
 /// never look alike.
-fn quoted(name: &str) -> String {
-    let mut text = String::with_capacity(name.len() + 24);
+fn push_quoted(text: &mut String, name: &str) {
+    let plain = |byte: u8| matches!(byte, b' '..=b'~') && !matches!(byte, b'"' | b'\\' | b'%');
     text.push('"');
-    for byte in name.bytes() {
-        match byte {
-            b'"' | b'\\' => text.extend(['\\', char::from(byte)]),
-            b' '..=b'~' if byte != b'%' => text.push(char::from(byte)),
-            _ => {
-                let _ = write!(text, "%{byte:02X}");
+    if name.bytes().all(plain) {
+        text.push_str(name);
+    } else {
+        for byte in name.bytes() {
+            match byte {
+                b'"' | b'\\' => text.extend(['\\', char::from(byte)]),
+                _ if plain(byte) => text.push(char::from(byte)),
+                _ => {
+                    let _ = write!(text, "%{byte:02X}");
+                }
             }
         }
     }
     text.push('"');
-    text
+}
+
+/// One allocation, where `HeaderValue::from` makes two.
+fn number(number: u64) -> HeaderValue {
+    HeaderValue::from_str(itoa::Buffer::new().format(number)).expect("digits can be in a header")
 }
 
 fn value(text: String) -> HeaderValue {

@@ -30,18 +30,33 @@ pub fn verdict_problem(verdict: &Verdict) -> Problem {
 /// The headers of a verdict, set on a response. Shadows are left out, and so are limits that nobody could look at: their
 /// numbers would be made up. `unix_now` is the time since 1970, for the one dialect that tells an instant.
 pub fn verdict_headers(verdict: &Verdict, dialect: Dialect, unix_now: Duration, to: &mut HeaderMap) {
-    let known = |ruling: &&Ruling| {
-        ruling.mode() != Mode::Shadow && !matches!(ruling.source(), Source::OnErrorAllow | Source::OnErrorDeny)
-    };
-    let limited = verdict.rulings().iter().filter(known).filter_map(|ruling| Some((ruling, ruling.limit()?)));
-    let (rulings, lines): (Vec<&Ruling>, Vec<Line<'_>>) = limited
-        .map(|(ruling, limit)| (ruling, Line { policy: ruling.policy().name(), limit, status: ruling.status() }))
-        .unzip();
-    let binding = verdict.binding().and_then(|binding| rulings.iter().position(|one| std::ptr::eq(*one, binding)));
-    Headers { dialect, lines: &lines, binding, allowed: verdict.allowed(), unix_now }.apply(to);
-    if verdict.outcome() == Outcome::Unavailable {
+    let outcome = verdict.outcome();
+    let allowed = outcome == Outcome::Allowed;
+    if dialect == Dialect::Off && allowed {
+        return;
+    }
+    let mut apply = |lines: &[Line<'_>], binding| Headers { dialect, lines, binding, allowed, unix_now }.apply(to);
+    if let [ruling] = verdict.rulings() {
+        let line = line(ruling);
+        apply(line.as_slice(), line.map(|_| 0));
+    } else {
+        let known = verdict.rulings().iter().filter_map(|ruling| Some((ruling, line(ruling)?)));
+        let (rulings, lines): (Vec<&Ruling>, Vec<Line<'_>>) = known.unzip();
+        let binding = verdict.binding().and_then(|binding| rulings.iter().position(|one| std::ptr::eq(*one, binding)));
+        apply(&lines, binding);
+    }
+    if outcome == Outcome::Unavailable {
         to.insert(RETRY_AFTER, HeaderValue::from(SOON.as_secs()));
     }
+}
+
+/// What a ruling adds to the headers, if it does.
+fn line(ruling: &Ruling) -> Option<Line<'_>> {
+    let made_up = matches!(ruling.source(), Source::OnErrorAllow | Source::OnErrorDeny);
+    if ruling.mode() == Mode::Shadow || made_up {
+        return None;
+    }
+    Some(Line { policy: ruling.policy().name(), limit: ruling.limit()?, status: ruling.status() })
 }
 
 /// The object that every decision answers.

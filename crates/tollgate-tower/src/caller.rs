@@ -4,11 +4,13 @@ use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use http::Extensions;
 use http::header::HeaderName;
 use http::request::Parts;
 use sha2::{Digest, Sha256};
 use tollgate_http::{Prefixes, Trust, client_address};
 
+use crate::seen::Seen;
 use crate::traps::Traps;
 
 /// Who is calling, as far as a limit is concerned: one thing known of a request, or several together.
@@ -18,6 +20,9 @@ use crate::traps::Traps;
 pub struct Caller {
     features: Vec<(&'static str, Feature)>,
 }
+
+/// Room for `address=203.0.113.255` and most networks.
+const ADDRESS_LENGTH: usize = 32;
 
 /// A text made of a request.
 type Told = Arc<dyn Fn(&Parts) -> Option<String> + Send + Sync>;
@@ -87,18 +92,34 @@ impl Caller {
         self
     }
 
+    /// Whether a closure wants to see the request.
+    pub(crate) fn is_told(&self) -> bool {
+        self.features.iter().any(|(_, feature)| matches!(feature, Feature::Told(_)))
+    }
+
     fn of(name: &'static str, feature: Feature) -> Self {
         Self { features: vec![(name, feature)] }
     }
 
     /// What is known of the caller, and whether all of it is.
-    pub(crate) fn subject(&self, parts: &Parts, addresses: &Addresses) -> (String, bool) {
+    pub(crate) fn subject(&self, seen: Seen<'_>, addresses: &Addresses) -> (String, bool) {
+        // The usual caller, written at once: an address has nothing to escape.
+        if let [(name, Feature::Address)] = self.features[..] {
+            let address = addresses.of(seen);
+            let mut written = String::with_capacity(ADDRESS_LENGTH);
+            written.push_str(name);
+            written.push('=');
+            if let Some(address) = address {
+                addresses.prefixes.write(address, &mut written);
+            }
+            return (written, address.is_some());
+        }
         let mut known = true;
         let values: Vec<(&'static str, String)> = self
             .features
             .iter()
             .map(|(name, feature)| {
-                let value = feature.value(parts, addresses);
+                let value = feature.value(seen, addresses);
                 known &= value.is_some();
                 // A digest or an address is never empty: nobody can pass for the unknown.
                 (*name, value.unwrap_or_default())
@@ -109,12 +130,12 @@ impl Caller {
 }
 
 impl Feature {
-    fn value(&self, parts: &Parts, addresses: &Addresses) -> Option<String> {
+    fn value(&self, seen: Seen<'_>, addresses: &Addresses) -> Option<String> {
         match self {
-            Self::Address => addresses.of(parts).map(|address| addresses.prefixes.mask(address)),
-            Self::Header(name) => parts.headers.get(name).map(|value| hashed(value.as_bytes())),
-            Self::Method => Some(parts.method.as_str().to_owned()),
-            Self::Told(told) => told(parts).filter(|value| !value.is_empty()),
+            Self::Address => addresses.of(seen).map(|address| addresses.prefixes.mask(address)),
+            Self::Header(name) => seen.headers.get(name).map(|value| hashed(value.as_bytes())),
+            Self::Method => Some(seen.method.as_str().to_owned()),
+            Self::Told(told) => told(seen.parts()).filter(|value| !value.is_empty()),
         }
     }
 }
@@ -137,7 +158,7 @@ pub(crate) struct Addresses {
 }
 
 /// Where the peer's address is found.
-pub(crate) type Peer = Arc<dyn Fn(&Parts) -> Option<IpAddr> + Send + Sync>;
+pub(crate) type Peer = Arc<dyn Fn(&Extensions) -> Option<IpAddr> + Send + Sync>;
 
 impl Default for Addresses {
     fn default() -> Self {
@@ -151,19 +172,18 @@ impl Default for Addresses {
 }
 
 impl Addresses {
-    fn of(&self, parts: &Parts) -> Option<IpAddr> {
-        let Some(peer) = (self.peer)(parts) else {
+    fn of(&self, seen: Seen<'_>) -> Option<IpAddr> {
+        let Some(peer) = (self.peer)(seen.extensions) else {
             self.traps.no_peer();
             return None;
         };
-        self.traps.look_at(parts, peer, &self.trust);
-        Some(client_address(peer, &parts.headers, &self.trust))
+        self.traps.look_at(seen.headers, peer, &self.trust);
+        Some(client_address(peer, seen.headers, &self.trust))
     }
 }
 
 /// Where servers put it.
-fn known_peer(parts: &Parts) -> Option<IpAddr> {
-    let extensions = &parts.extensions;
+fn known_peer(extensions: &Extensions) -> Option<IpAddr> {
     #[cfg(feature = "axum")]
     if let Some(info) = extensions.get::<axum::extract::ConnectInfo<std::net::SocketAddr>>() {
         return Some(info.0.ip());

@@ -9,7 +9,7 @@ use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use http::header::{ACCESS_CONTROL_EXPOSE_HEADERS, CACHE_CONTROL};
-use http::{HeaderValue, Request, Response, StatusCode};
+use http::{HeaderMap, HeaderValue, Request, Response, StatusCode};
 use http_body::Body;
 use pin_project_lite::pin_project;
 use tollgate::{InvalidCheck, Store, Verdict};
@@ -19,7 +19,7 @@ use tower_service::Service;
 use crate::body::ResponseBody;
 use crate::layer::Settings;
 use crate::refusal::Refusal;
-use crate::settle::{Deciding, Eventually, Question, Settling};
+use crate::settle::{Decided, Deciding, Eventually, Settling};
 
 pin_project! {
     /// The response of a limited service, when it is there.
@@ -38,14 +38,8 @@ pin_project! {
     where
         T: Service<Request<ReqBody>>,
     {
-        // The store is being asked.
-        Deciding {
-            deciding: Deciding,
-            service: T,
-            request: Option<Request<ReqBody>>,
-            settings: Arc<Settings<S>>,
-            again: Option<Question>,
-        },
+        // The store is being asked. In a box, so that the future of a store that answers at once is no larger for it.
+        Deciding { waiting: Option<Box<Waiting<T, S, ReqBody>>> },
         // The service behind is at work.
         Serving {
             #[pin]
@@ -62,12 +56,19 @@ pin_project! {
     }
 }
 
+/// A request that waits for the store, and all that it takes to go on.
+struct Waiting<T, S, ReqBody> {
+    deciding: Deciding,
+    service: T,
+    request: Request<ReqBody>,
+    settings: Arc<Settings<S>>,
+}
+
 /// What is left to do once there is a response.
 struct After<S> {
     settings: Arc<Settings<S>>,
     verdict: Arc<Verdict>,
-    again: Option<Question>,
-    /// What is left, if that changed since the verdict.
+    /// The verdict once units were given back.
     left: Option<Verdict>,
 }
 
@@ -83,21 +84,21 @@ where
         service: T,
         settings: Arc<Settings<S>>,
         deciding: Deciding,
-        again: Option<Question>,
         request: Request<ReqBody>,
     ) -> Self {
-        Self { stage: Stage::Deciding { deciding, service, request: Some(request), settings, again } }
+        let waiting = Waiting { deciding, service, request, settings };
+        Self { stage: Stage::Deciding { waiting: Some(Box::new(waiting)) } }
     }
 
     /// Passes a request on, or refuses it.
+    #[inline(always)]
     pub(crate) fn decided(
         service: &mut T,
         settings: Arc<Settings<S>>,
-        decided: Result<Verdict, InvalidCheck>,
-        again: Option<Question>,
+        decided: Decided,
         request: Request<ReqBody>,
     ) -> Self {
-        Self { stage: Stage::decided(service, settings, decided, again, request) }
+        Self { stage: Stage::decided(service, settings, decided, request) }
     }
 }
 
@@ -105,29 +106,19 @@ impl<T, S, ReqBody> Stage<T, S, ReqBody>
 where
     T: Service<Request<ReqBody>>,
 {
-    fn decided(
-        service: &mut T,
-        settings: Arc<Settings<S>>,
-        decided: Result<Verdict, InvalidCheck>,
-        again: Option<Question>,
-        mut request: Request<ReqBody>,
-    ) -> Self {
+    // In line, to be written where it stays.
+    #[inline(always)]
+    fn decided(service: &mut T, settings: Arc<Settings<S>>, decided: Decided, mut request: Request<ReqBody>) -> Self {
         let verdict = match decided {
-            Ok(verdict) => Arc::new(verdict),
+            Ok(verdict) => verdict,
             Err(invalid) => return Self::Refused { response: Some(misconfigured(&invalid)) },
         };
         if verdict.allowed() {
             request.extensions_mut().insert(Arc::clone(&verdict));
-            let after = Some(After { settings, verdict, again, left: None });
+            let after = Some(After { settings, verdict, left: None });
             return Self::Serving { response: service.call(request), after };
         }
-        let (parts, _) = request.into_parts();
-        let refusal = Refusal::new(Arc::clone(&verdict), &parts);
-        let mut response =
-            settings.responder.as_ref().map_or_else(|| refusal.response(), |responder| responder(&refusal));
-        settings.tell(&verdict, None, &mut response);
-        response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
-        Self::Refused { response: Some(response) }
+        Self::Refused { response: Some(settings.refuse(&verdict, request.headers())) }
     }
 }
 
@@ -140,9 +131,17 @@ fn misconfigured(invalid: &InvalidCheck) -> Response<Bytes> {
 }
 
 impl<S> Settings<S> {
+    fn refuse(&self, verdict: &Arc<Verdict>, request: &HeaderMap) -> Response<Bytes> {
+        let refusal = Refusal::new(Arc::clone(verdict), request);
+        let mut response = self.responder.as_ref().map_or_else(|| refusal.response(), |responder| responder(&refusal));
+        self.tell(verdict, verdict, &mut response);
+        response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+        response
+    }
+
     /// Says in headers what is left, and in extensions what was decided.
-    fn tell<B>(&self, verdict: &Arc<Verdict>, left: Option<&Verdict>, response: &mut Response<B>) {
-        verdict_headers(left.unwrap_or(verdict), self.dialect, unix_now(self.dialect), response.headers_mut());
+    fn tell<B>(&self, verdict: &Arc<Verdict>, left: &Verdict, response: &mut Response<B>) {
+        verdict_headers(left, self.dialect, unix_now(self.dialect), response.headers_mut());
         if self.expose {
             let names = HeaderValue::from_static(self.dialect.expose_headers());
             response.headers_mut().append(ACCESS_CONTROL_EXPOSE_HEADERS, names);
@@ -175,10 +174,12 @@ where
         loop {
             let mut this = self.as_mut().project();
             let next = match this.stage.as_mut().project() {
-                StageProjection::Deciding { deciding, service, request, settings, again } => {
-                    let decided = ready!(deciding.as_mut().poll(context));
-                    let request = request.take().expect("polled after it was ready");
-                    Stage::decided(service, Arc::clone(settings), decided, again.take(), request)
+                StageProjection::Deciding { waiting } => {
+                    let asked = waiting.as_mut().expect("polled after it was ready");
+                    let decided = ready!(asked.deciding.as_mut().poll(context));
+                    let Waiting { mut service, request, settings, .. } =
+                        *waiting.take().expect("it was there just now");
+                    Stage::decided(&mut service, settings, decided, request)
                 }
                 StageProjection::Serving { response, after } => {
                     let response = ready!(response.poll(context))?;
@@ -195,7 +196,7 @@ where
                 StageProjection::Settling { settling, response, after } => {
                     let left = ready!(settling.as_mut().poll(context));
                     let (response, mut after) = response.take().zip(after.take()).expect("polled after it was ready");
-                    after.left = left;
+                    after.left = Some(left);
                     return Poll::Ready(Ok(after.finish(response)));
                 }
                 StageProjection::Refused { response } => {
@@ -211,19 +212,16 @@ where
 impl<S: Store + 'static> After<S> {
     /// Gives back what a response does not count for.
     fn give_back<B>(&mut self, response: Response<B>) -> Eventually<Response<B>, (Settling, Response<B>)> {
-        let (Some(again), Some(counts)) = (self.again.take(), &self.settings.counts) else {
-            return Eventually::Now(response);
-        };
+        let Some(counts) = &self.settings.counts else { return Eventually::Now(response) };
         let (parts, body) = response.into_parts();
         let counted = counts(&parts);
         let response = Response::from_parts(parts, body);
-        // What the store may not have charged, it must not give back: it would give back what others are counted for.
-        if counted || self.verdict.store_error().is_some() {
+        if counted {
             return Eventually::Now(response);
         }
-        match self.settings.give_back(again, &self.verdict) {
+        match self.settings.give_back(&self.verdict) {
             Eventually::Now(left) => {
-                self.left = left;
+                self.left = Some(left);
                 Eventually::Now(response)
             }
             Eventually::Later(settling) => Eventually::Later((settling, response)),
@@ -231,7 +229,8 @@ impl<S: Store + 'static> After<S> {
     }
 
     fn finish<B>(self, mut response: Response<B>) -> Response<ResponseBody<B>> {
-        self.settings.tell(&self.verdict, self.left.as_ref(), &mut response);
+        let left = self.left.as_ref().unwrap_or(&self.verdict);
+        self.settings.tell(&self.verdict, left, &mut response);
         response.map(ResponseBody::served)
     }
 }

@@ -25,7 +25,7 @@ use crate::service::RateLimited;
 /// # Ok::<(), tollgate::LimitError>(())
 /// ```
 pub struct RateLimit<S = MemoryStore> {
-    pub(crate) settings: Settings<S>,
+    pub(crate) settings: Arc<Settings<S>>,
 }
 
 /// Everything a layer was told.
@@ -47,8 +47,8 @@ pub(crate) struct Settings<S> {
 /// What limits a request.
 #[derive(Clone)]
 pub(crate) enum Plan {
-    /// The layer's own rules.
-    Rules { domain: String, rules: Vec<Rule>, compiled: Arc<Domain> },
+    /// The layer's own rules; told, if closures of theirs want to see the request.
+    Rules { domain: String, rules: Vec<Rule>, compiled: Arc<Domain>, told: bool },
     /// Policies that others wrote.
     Policies { source: PolicySource, domain: String, describe: Describe },
 }
@@ -69,7 +69,7 @@ impl RateLimit {
     /// No limits yet, on an embedded store of its own.
     pub fn new() -> Self {
         Self {
-            settings: Settings {
+            settings: Arc::new(Settings {
                 store: Arc::new(MemoryStore::new()),
                 local: Arc::new(MemoryStore::new()),
                 plan: Plan::compile("http".to_owned(), Vec::new()),
@@ -81,7 +81,7 @@ impl RateLimit {
                 expose: false,
                 preflight: false,
                 responder: None,
-            },
+            }),
         }
     }
 }
@@ -103,20 +103,26 @@ impl Plan {
         }
         // Which rules apply is found here, by request: nothing is left to match.
         let compiled = Arc::new(Domain::new(domain.clone(), policies, Box::new(Rules::default())));
-        Self::Rules { domain, rules, compiled }
+        let told = rules.iter().any(Rule::is_told);
+        Self::Rules { domain, rules, compiled, told }
     }
 }
 
 impl<S> RateLimit<S> {
+    /// The settings, to be changed: clones keep what they were told.
+    fn change(&mut self) -> &mut Settings<S> {
+        Arc::make_mut(&mut self.settings)
+    }
+
     /// One limit more. All of them make one decision: all are charged, or none.
     #[must_use]
     pub fn rule(mut self, rule: Rule) -> Self {
-        let (domain, mut rules) = match self.settings.plan {
-            Plan::Rules { domain, rules, .. } => (domain, rules),
-            Plan::Policies { domain, .. } => (domain, Vec::new()),
+        let (domain, mut rules) = match &self.settings.plan {
+            Plan::Rules { domain, rules, .. } => (domain.clone(), rules.clone()),
+            Plan::Policies { domain, .. } => (domain.clone(), Vec::new()),
         };
         rules.push(rule);
-        self.settings.plan = Plan::compile(domain, rules);
+        self.change().plan = Plan::compile(domain, rules);
         self
     }
 
@@ -128,11 +134,13 @@ impl<S> RateLimit<S> {
         if domain.is_empty() {
             domain.push_str("http");
         }
-        if let Plan::Rules { rules, .. } = self.settings.plan {
-            self.settings.plan = Plan::compile(domain, rules);
-        } else if let Plan::Policies { source, describe, .. } = self.settings.plan {
-            self.settings.plan = Plan::Policies { source, domain, describe };
-        }
+        let plan = match &self.settings.plan {
+            Plan::Rules { rules, .. } => Plan::compile(domain, rules.clone()),
+            Plan::Policies { source, describe, .. } => {
+                Plan::Policies { source: Arc::clone(source), domain, describe: Arc::clone(describe) }
+            }
+        };
+        self.change().plan = plan;
         self
     }
 
@@ -157,7 +165,7 @@ impl<S> RateLimit<S> {
         describe: impl Fn(&Parts) -> Descriptor + Send + Sync + 'static,
     ) -> Self {
         let (source, describe) = (Arc::new(source), Arc::new(describe));
-        self.settings.plan = Plan::Policies { source, domain: domain.into(), describe };
+        self.change().plan = Plan::Policies { source, domain: domain.into(), describe };
         self
     }
 
@@ -170,24 +178,20 @@ impl<S> RateLimit<S> {
     /// A store that others use, too.
     #[must_use]
     pub fn shared_store<T: Store>(self, store: Arc<T>) -> RateLimit<T> {
-        let Settings { local, plan, addresses, cost, skip, counts, dialect, expose, preflight, responder, .. } =
-            self.settings;
-        let settings =
-            Settings { store, local, plan, addresses, cost, skip, counts, dialect, expose, preflight, responder };
-        RateLimit { settings }
+        RateLimit { settings: Arc::new(self.settings.with_store(store)) }
     }
 
     /// Whom to believe about the address of a caller. Nobody unless said: then it is the peer of the connection.
     #[must_use]
     pub fn trust(mut self, trust: Trust) -> Self {
-        self.settings.addresses.trust = trust;
+        self.change().addresses.trust = trust;
         self
     }
 
     /// How much of an address counts as one caller. All of IPv4 and the /64 of IPv6 unless said.
     #[must_use]
     pub fn prefixes(mut self, prefixes: Prefixes) -> Self {
-        self.settings.addresses.prefixes = prefixes;
+        self.change().addresses.prefixes = prefixes;
         self
     }
 
@@ -206,28 +210,28 @@ impl<S> RateLimit<S> {
         mut self,
         peer: impl Fn(&E) -> Option<IpAddr> + Send + Sync + 'static,
     ) -> Self {
-        self.settings.addresses.peer = Arc::new(move |parts| parts.extensions.get::<E>().and_then(&peer));
+        self.change().addresses.peer = Arc::new(move |extensions| extensions.get::<E>().and_then(&peer));
         self
     }
 
     /// How many units a request takes. One unless said.
     #[must_use]
     pub fn cost(mut self, cost: impl Fn(&Parts) -> Cost + Send + Sync + 'static) -> Self {
-        self.settings.cost = Some(Arc::new(cost));
+        self.change().cost = Some(Arc::new(cost));
         self
     }
 
     /// Which requests are not limited at all. None unless said, but for CORS preflights.
     #[must_use]
     pub fn skip(mut self, skip: impl Fn(&Parts) -> bool + Send + Sync + 'static) -> Self {
-        self.settings.skip = Some(Arc::new(skip));
+        self.change().skip = Some(Arc::new(skip));
         self
     }
 
     /// Limits CORS preflights, too.
     #[must_use]
     pub fn limit_preflights(mut self) -> Self {
-        self.settings.preflight = true;
+        self.change().preflight = true;
         self
     }
 
@@ -235,7 +239,7 @@ impl<S> RateLimit<S> {
     /// the response stays counted.
     #[must_use]
     pub fn count_if(mut self, counts: impl Fn(&response::Parts) -> bool + Send + Sync + 'static) -> Self {
-        self.settings.counts = Some(Arc::new(counts));
+        self.change().counts = Some(Arc::new(counts));
         self
     }
 
@@ -254,21 +258,21 @@ impl<S> RateLimit<S> {
     /// How limits are told in headers. [`Dialect::Draft10`] unless said.
     #[must_use]
     pub fn headers(mut self, dialect: Dialect) -> Self {
-        self.settings.dialect = dialect;
+        self.change().dialect = dialect;
         self
     }
 
     /// Lets scripts of other origins read the headers, by `Access-Control-Expose-Headers`.
     #[must_use]
     pub fn expose_headers(mut self) -> Self {
-        self.settings.expose = true;
+        self.change().expose = true;
         self
     }
 
     /// Another answer to refused callers. The headers of limits are added to it.
     #[must_use]
     pub fn respond(mut self, responder: impl Fn(&Refusal) -> Response<Bytes> + Send + Sync + 'static) -> Self {
-        self.settings.responder = Some(Arc::new(responder));
+        self.change().responder = Some(Arc::new(responder));
         self
     }
 }
@@ -279,10 +283,10 @@ fn failed(parts: &response::Parts) -> bool {
     refused || parts.status.is_client_error() || parts.status.is_server_error()
 }
 
-impl<S> Clone for Settings<S> {
-    fn clone(&self) -> Self {
-        Self {
-            store: Arc::clone(&self.store),
+impl<S> Settings<S> {
+    fn with_store<T>(&self, store: Arc<T>) -> Settings<T> {
+        Settings {
+            store,
             local: Arc::clone(&self.local),
             plan: self.plan.clone(),
             addresses: self.addresses.clone(),
@@ -297,9 +301,15 @@ impl<S> Clone for Settings<S> {
     }
 }
 
+impl<S> Clone for Settings<S> {
+    fn clone(&self) -> Self {
+        self.with_store(Arc::clone(&self.store))
+    }
+}
+
 impl<S> Clone for RateLimit<S> {
     fn clone(&self) -> Self {
-        Self { settings: self.settings.clone() }
+        Self { settings: Arc::clone(&self.settings) }
     }
 }
 
@@ -318,6 +328,6 @@ impl<S, T> Layer<T> for RateLimit<S> {
     type Service = RateLimited<T, S>;
 
     fn layer(&self, inner: T) -> Self::Service {
-        RateLimited::new(inner, Arc::new(self.settings.clone()))
+        RateLimited::new(inner, Arc::clone(&self.settings))
     }
 }

@@ -21,6 +21,7 @@ mod service;
 
 mod caller;
 mod rule;
+mod seen;
 mod settle;
 
 mod body;

@@ -5,8 +5,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::CONTENT_TYPE;
-use http::request::Parts;
-use http::{HeaderValue, Response, StatusCode};
+use http::{HeaderMap, HeaderValue, Response, StatusCode};
 use tollgate::{Outcome, Verdict};
 use tollgate_http::{Problem, verdict_problem};
 
@@ -20,8 +19,8 @@ pub struct Refusal {
 }
 
 impl Refusal {
-    pub(crate) fn new(verdict: Arc<Verdict>, request: &Parts) -> Self {
-        Self { verdict, grpc: grpc::is_spoken(&request.headers) }
+    pub(crate) fn new(verdict: Arc<Verdict>, request: &HeaderMap) -> Self {
+        Self { verdict, grpc: grpc::is_spoken(request) }
     }
 
     /// The verdict.

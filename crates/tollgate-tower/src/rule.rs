@@ -7,6 +7,7 @@ use http::request::Parts;
 use tollgate::{Limit, Mode, OnError, Policy};
 
 use crate::caller::Caller;
+use crate::seen::Seen;
 
 type Chosen = Arc<dyn Fn(&Parts) -> Option<Limit> + Send + Sync>;
 type Condition = Arc<dyn Fn(&Parts) -> bool + Send + Sync>;
@@ -85,15 +86,20 @@ impl Rule {
         self
     }
 
-    pub(crate) fn applies(&self, parts: &Parts) -> bool {
-        self.condition.as_ref().is_none_or(|condition| condition(parts))
+    /// Whether a closure wants to see the request.
+    pub(crate) fn is_told(&self) -> bool {
+        self.condition.is_some() || self.chosen.is_some() || self.caller.is_told()
+    }
+
+    pub(crate) fn applies(&self, seen: Seen<'_>) -> bool {
+        self.condition.as_ref().is_none_or(|condition| condition(seen.parts()))
     }
 
     /// The limit of this request, if it is not the rule's own.
-    pub(crate) fn limit_of(&self, parts: &Parts, known: bool) -> Option<Limit> {
+    pub(crate) fn limit_of(&self, seen: Seen<'_>, known: bool) -> Option<Limit> {
         match (known, &self.anonymous, &self.chosen) {
             (false, Some(anonymous), _) => Some(anonymous.clone()),
-            (_, _, Some(chosen)) => chosen(parts),
+            (_, _, Some(chosen)) => chosen(seen.parts()),
             _ => None,
         }
     }

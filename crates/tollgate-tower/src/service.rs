@@ -13,6 +13,7 @@ use tower_service::Service;
 use crate::body::ResponseBody;
 use crate::future::ResponseFuture;
 use crate::layer::Settings;
+use crate::seen::Seen;
 use crate::settle::Eventually;
 
 /// A service that is called only as often as its limits allow. Made by [`RateLimit`](crate::RateLimit).
@@ -58,25 +59,26 @@ where
         self.inner.poll_ready(context)
     }
 
-    fn call(&mut self, request: Request<ReqBody>) -> Self::Future {
-        let (parts, body) = request.into_parts();
-        let question = self.settings.question(&parts);
-        let Some(question) = question else {
-            return ResponseFuture::unlimited(self.inner.call(Request::from_parts(parts, body)));
+    fn call(&mut self, mut request: Request<ReqBody>) -> Self::Future {
+        let question = if self.settings.is_told() {
+            let (parts, body) = request.into_parts();
+            let question = self.settings.question(Seen::apart(&parts));
+            request = Request::from_parts(parts, body);
+            question
+        } else {
+            self.settings.question(Seen::whole(&request))
         };
-        // Who counts by the response asks about the same again.
-        let again = self.settings.counts.is_some().then(|| question.clone());
+        let Some(question) = question else {
+            return ResponseFuture::unlimited(self.inner.call(request));
+        };
+        let settings = Arc::clone(&self.settings);
         match self.settings.decide(question) {
-            Eventually::Now(decided) => {
-                let settings = Arc::clone(&self.settings);
-                ResponseFuture::decided(&mut self.inner, settings, decided, again, Request::from_parts(parts, body))
-            }
+            Eventually::Now(decided) => ResponseFuture::decided(&mut self.inner, settings, decided, request),
             Eventually::Later(deciding) => {
                 // The instance that said it was ready is the one to call.
                 let clone = self.inner.clone();
                 let ready = std::mem::replace(&mut self.inner, clone);
-                let request = Request::from_parts(parts, body);
-                ResponseFuture::deciding(ready, Arc::clone(&self.settings), deciding, again, request)
+                ResponseFuture::deciding(ready, settings, deciding, request)
             }
         }
     }

@@ -3,11 +3,16 @@
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
-use http::request::Parts;
+use http::header::{FORWARDED, HeaderMap, HeaderName};
 use tollgate_http::Trust;
+
+const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 
 /// From how many calls of a single private address on that is worth a word.
 const SUSPICIOUS: u64 = 1000;
+
+/// How many calls are looked at: what a proxy adds, it adds to all of them.
+const LOOKS: u64 = 10_000;
 
 /// What has been said already, and what was seen of callers.
 #[derive(Debug, Default)]
@@ -16,6 +21,8 @@ pub(crate) struct Traps {
     header_ignored: AtomicBool,
     everybody_trusted: AtomicBool,
     one_caller: AtomicBool,
+    /// How many calls were looked at, more or less: threads may count one together.
+    looks: AtomicU64,
     /// A digest of the first private peer, and how often it called without another in between.
     first: AtomicU64,
     calls: AtomicU64,
@@ -34,17 +41,19 @@ impl Traps {
     }
 
     /// Looks at a call for the traps that can be seen in it.
-    pub(crate) fn look_at(&self, parts: &Parts, peer: IpAddr, trust: &Trust) {
+    pub(crate) fn look_at(&self, headers: &HeaderMap, peer: IpAddr, trust: &Trust) {
         let trusted = !trust.proxies.is_none();
         if trusted && trust.proxies.trusts_everybody() && first_time(&self.everybody_trusted) {
             tracing::warn!(
                 "every address is a trusted proxy, so callers can name themselves: trust only your proxies' networks"
             );
         }
-        if trusted || self.one_caller.load(Relaxed) && self.header_ignored.load(Relaxed) {
+        let looks = self.looks.load(Relaxed);
+        if trusted || looks >= LOOKS {
             return;
         }
-        let forwarded = parts.headers.contains_key("x-forwarded-for") || parts.headers.contains_key("forwarded");
+        self.looks.store(looks + 1, Relaxed);
+        let forwarded = headers.contains_key(X_FORWARDED_FOR) || headers.contains_key(FORWARDED);
         if forwarded && first_time(&self.header_ignored) {
             tracing::warn!(
                 "requests name whom they were forwarded for, and nobody is trusted to say so: if a proxy stands in front, set \

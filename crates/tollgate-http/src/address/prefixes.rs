@@ -1,8 +1,9 @@
 //! How much of an address counts as one caller.
 
-use std::net::{IpAddr, Ipv6Addr};
+use std::fmt::{self, Write as _};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use ipnet::IpNet;
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
 /// The leading bits of an address that name one caller: by default all 32 of IPv4, and 64 of IPv6, where anybody has
 /// that many addresses to rotate through. More bits than there are count as all.
@@ -35,14 +36,58 @@ impl Prefixes {
     /// The text that stands for the caller: the address if all of it counts, else its network. An IPv4 address in IPv6
     /// clothes is an IPv4 address.
     pub fn mask(self, address: IpAddr) -> String {
-        let address = address.to_canonical();
-        let (prefix, whole) = match address {
-            IpAddr::V4(_) => (self.v4, 32),
-            IpAddr::V6(_) => (self.v6, Ipv6Addr::BITS),
+        let mut text = String::new();
+        self.write(address, &mut text);
+        text
+    }
+
+    /// Appends that text.
+    #[doc(hidden)]
+    pub fn write(self, address: IpAddr, text: &mut String) {
+        let written = match address.to_canonical() {
+            IpAddr::V4(address) if u32::from(self.v4) >= Ipv4Addr::BITS => {
+                push_octets(text, address);
+                Ok(())
+            }
+            IpAddr::V6(address) if u32::from(self.v6) >= Ipv6Addr::BITS => write!(text, "{address}"),
+            IpAddr::V4(address) => write_network(text, Ipv4Net::new(address, self.v4).map(IpNet::V4)),
+            IpAddr::V6(address) => write_network(text, Ipv6Net::new(address, self.v6).map(IpNet::V6)),
         };
-        match IpNet::new(address, prefix) {
-            Ok(network) if u32::from(prefix) < whole => network.trunc().to_string(),
-            _ => address.to_string(),
+        written.expect("a string takes any text");
+    }
+}
+
+fn write_network(text: &mut String, network: Result<IpNet, ipnet::PrefixLenError>) -> fmt::Result {
+    let network = network.expect("a prefix shorter than the address");
+    write!(text, "{}", network.trunc())
+}
+
+/// As `Display` writes it, in a fraction of the time: this is on the way of every request.
+fn push_octets(text: &mut String, address: Ipv4Addr) {
+    let mut separator = None;
+    for octet in address.octets() {
+        text.extend(separator);
+        let digit = |of: u8| char::from(b'0' + of % 10);
+        if octet >= 100 {
+            text.push(digit(octet / 100));
+        }
+        if octet >= 10 {
+            text.push(digit(octet / 10));
+        }
+        text.push(digit(octet));
+        separator = Some('.');
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn an_address_is_written_as_everybody_writes_it(address: Ipv4Addr) {
+            prop_assert_eq!(Prefixes::default().mask(address.into()), address.to_string());
         }
     }
 }

@@ -1,5 +1,6 @@
 //! Only failures, or only successes.
 
+use tollgate::{Descriptor, Domain, Mode, Policy, PolicySet, Rules};
 use tollgate_redis::RedisStore;
 use tollgate_testkit::Server;
 use tollgate_tower::{OnError, RateLimit, Rule};
@@ -21,6 +22,22 @@ async fn logins_that_succeed_cost_nothing() {
 async fn failures_cost_nothing_where_only_successes_count() {
     let layer = RateLimit::per_client("1/min".parse().unwrap()).count_successes();
     assert_eq!(statuses(&layer, calls(&["/500", "/404", "/200", "/200"])).await, [500, 404, 200, 429]);
+}
+
+/// Units that a shadow had no room for were given back all the same, and it forgot what it had counted.
+#[tokio::test]
+async fn what_was_not_charged_is_not_given_back() {
+    let policy = |name: &str, limit: &str| Policy::new(name, "api", Some(limit.parse().unwrap())).unwrap();
+    let policies = vec![policy("trial", "1/h").with_mode(Mode::Shadow), policy("real", "9/h")];
+    let rules = Rules(vec![tollgate::Rule::new(), tollgate::Rule::new()]);
+    let set = PolicySet::new(vec![Domain::new("api", policies, Box::new(rules))]).unwrap();
+    let layer = RateLimit::new().policies(set.into(), "api", |_| Descriptor::new()).count_successes();
+    let mut left = Vec::new();
+    for path in ["/200", "/500", "/500"] {
+        let verdict = send(&layer, from("192.0.2.1", path)).await.verdict.unwrap();
+        left.push([0, 1].map(|at| verdict.rulings()[at].status().remaining()));
+    }
+    assert_eq!(left, [[0, 8], [0, 7], [0, 7]]);
 }
 
 #[tokio::test]

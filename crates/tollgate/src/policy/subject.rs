@@ -36,6 +36,9 @@ pub fn subject<'e>(entries: impl IntoIterator<Item = (&'e str, &'e str)>) -> Str
 }
 
 fn push_escaped(written: &mut String, part: &str) {
+    if !part.contains([',', '=', '\\']) {
+        return written.push_str(part);
+    }
     for c in part.chars() {
         if matches!(c, ',' | '=' | '\\') {
             written.push('\\');

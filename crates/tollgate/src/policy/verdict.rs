@@ -1,20 +1,64 @@
 //! The answer to a call under policies.
 
+use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
 use super::{Mode, Policy};
+use crate::check::{Check, Cost};
 use crate::clock::Timestamp;
 use crate::decision::{Source, Status};
+use crate::key::Key;
 use crate::limit::Limit;
-use crate::store::StoreError;
+use crate::store::{MemoryStore, Store, StoreError};
 
 /// The answer to a call under policies: what became of it, and one ruling for each policy that applied to a descriptor.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Verdict {
-    pub(super) rulings: Vec<Ruling>,
+    pub(super) rulings: Rulings,
     pub(super) decided_at: Option<Timestamp>,
     pub(super) split: bool,
     pub(super) store_error: Option<StoreError>,
+}
+
+/// One ruling without allocation, or several.
+#[derive(Debug, Clone)]
+pub(super) enum Rulings {
+    One([Ruling; 1]),
+    Many(Vec<Ruling>),
+}
+
+impl Deref for Rulings {
+    type Target = [Ruling];
+
+    fn deref(&self) -> &[Ruling] {
+        match self {
+            Self::One(one) => one,
+            Self::Many(many) => many,
+        }
+    }
+}
+
+impl PartialEq for Rulings {
+    fn eq(&self, other: &Self) -> bool {
+        **self == **other
+    }
+}
+
+impl Eq for Rulings {}
+
+impl DerefMut for Rulings {
+    fn deref_mut(&mut self) -> &mut [Ruling] {
+        match self {
+            Self::One(one) => one,
+            Self::Many(many) => many,
+        }
+    }
+}
+
+impl FromIterator<Ruling> for Rulings {
+    fn from_iter<I: IntoIterator<Item = Ruling>>(rulings: I) -> Self {
+        Self::Many(rulings.into_iter().collect())
+    }
 }
 
 /// What becomes of a call.
@@ -78,6 +122,35 @@ impl Verdict {
         let allowed = self.allowed();
         let binds = |ruling: &&Ruling| ruling.mode() != Mode::Quota || !allowed || ruling.status.allowed();
         limits.clone().filter(binds).max_by(|a, b| a.status.tightness(&b.status)).or_else(|| limits.clone().next())
+    }
+
+    /// Gives back what the call was charged, to `store` or, what was decided without it, to `local`: for those who learn only
+    /// afterwards whether it counts. Answers the verdict as it is then. What cannot be given back stays charged.
+    pub async fn give_back<S: Store>(&self, store: &S, local: &MemoryStore) -> Self {
+        let mut after = self.clone();
+        for at in 0..after.rulings.len() {
+            let ruling = &self.rulings[at];
+            let (Ok(charged), Some(limit)) = (Cost::new(ruling.charged), &ruling.limit) else { continue };
+            // One state that several descriptors met was charged once.
+            let same = |other: &Ruling| (other.place, &other.subject) == (ruling.place, &ruling.subject);
+            let given = match self.rulings[..at].iter().position(same) {
+                Some(earlier) => after.rulings[earlier].given_back,
+                None => {
+                    let key = Key::new(ruling.policy.key_name(), &ruling.subject).expect("it was a key before");
+                    let check = Check::new(key, limit).cost(charged);
+                    let given = match ruling.source {
+                        Source::OnErrorLocal => local.refund(&check, None).await,
+                        _ => store.refund(&check, self.decided_at).await,
+                    };
+                    given.unwrap_or(0)
+                }
+            };
+            let ruling = &mut after.rulings[at];
+            ruling.given_back = given;
+            ruling.charged -= given.min(ruling.charged);
+            ruling.status = ruling.status.with_given_back(given);
+        }
+        after
     }
 
     /// The instant on the store's clock as of which it was decided, if a store was asked. A refund names it.

@@ -358,3 +358,41 @@ fn a_call_of_too_many_limits_is_refused_before_anything_is_charged() {
     assert_eq!(refused, Err(InvalidCheck::Count { count: MAX_CHECKS + 1 }));
     assert!(scene.store.store.is_empty());
 }
+
+mod alone_or_in_a_list {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn policies() -> impl Strategy<Value = Policy> {
+        let limit = prop::sample::select(vec!["3/min", "0/min", "2/min sliding_log", "5/h fixed_window"]);
+        let (modes, on_errors) = (prop::sample::select(Mode::ALL), prop::sample::select(OnError::ALL));
+        (limit, modes, on_errors, prop::sample::select(Excess::ALL)).prop_map(|(limit, mode, on_error, excess)| {
+            policy("p", limit).with_mode(mode).with_on_error(on_error).with_excess(excess)
+        })
+    }
+
+    fn calls() -> impl Strategy<Value = Vec<(Charge, bool)>> {
+        let cost = || (1..5_u64).prop_map(|units| Cost::new(units).unwrap());
+        let charge = prop_oneof![
+            4 => cost().prop_map(Charge::Take),
+            1 => Just(Charge::Look),
+            1 => cost().prop_map(|cost| Charge::GiveBack(cost, None)),
+        ];
+        prop::collection::vec((charge, prop::bool::weighted(0.2)), 1..12)
+    }
+
+    proptest! {
+        #[test]
+        fn one_policy_gets_the_same_verdict(policy in policies(), calls in calls()) {
+            let (short, long) = (Scene::of(vec![policy.clone()]), Scene::of(vec![policy]));
+            for (charge, down) in calls {
+                short.switch(down);
+                long.switch(down);
+                let domain = long.set.domain("d").unwrap();
+                let found = Match { policy: 0, descriptor: 0, subject: "all".to_owned(), limit: None };
+                let listed = ready(domain.decide(&long.store, &long.local, vec![found], charge));
+                prop_assert_eq!(Ok(short.ask(charge)), listed);
+            }
+        }
+    }
+}

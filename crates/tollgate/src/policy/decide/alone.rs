@@ -1,7 +1,8 @@
 //! The common call: one policy applies, and it enforces. No groups, no lists, the same verdict.
 
 use super::super::verdict::Rulings;
-use super::{Bench, Charge, Excess, Found, Mode, Ruling, Verdict};
+use super::super::{Excess, Mode, Ruling, Verdict};
+use super::{Bench, Charge, Found};
 use crate::check::Check;
 use crate::limiter::InvalidCheck;
 use crate::store::{MemoryStore, Store};

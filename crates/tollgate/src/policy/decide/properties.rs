@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use proptest::prelude::*;
 
-use super::super::{Outcome, Rule, Rules};
+use super::super::{Excess, Outcome, Rule, Rules};
 use super::tests::ready;
 use super::*;
 use crate::clock::ManualClock;

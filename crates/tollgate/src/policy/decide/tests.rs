@@ -1,9 +1,11 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::super::{Outcome, Rule, Rules, Want};
+use super::super::{Excess, OnError, Outcome, Rule, Rules, Ruling, Want};
 use super::*;
 use crate::clock::ManualClock;
 use crate::counter::{CounterError, CounterName, CounterOp, CounterValue};
+use crate::decision::{Decision, Source};
+use crate::limiter::MAX_CHECKS;
 
 /// A store that can be switched off.
 struct Frail {

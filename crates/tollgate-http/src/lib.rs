@@ -1,6 +1,6 @@
 //! What every HTTP edge of Tollgate shares: response headers, problem bodies, the decision as JSON, and who is calling.
 //!
-//! No server, no framework, no clock: only `http` types go in and come out, so that the server, the middleware and the
+//! No server, no framework: only `http` types go in and come out, so that the server, the middleware and the
 //! forward-auth endpoint tell a client the same thing in the same words.
 //!
 //! - [`Headers`] renders `RateLimit`, `RateLimit-Policy` and `Retry-After`, or an older [`Dialect`] of them;
@@ -35,12 +35,14 @@
 
 mod address;
 mod decision;
+mod digest;
 mod headers;
 mod problem;
 mod verdict;
 
 pub use address::{ForwardedHeader, InvalidProxies, Prefixes, Trust, TrustedProxies, client_address};
 pub use decision::{Answer, NO_POLICY, Part, decision_json, millis_up};
+pub use digest::digest;
 pub use headers::{Dialect, Headers, Line, UnknownDialect, seconds_up};
 pub use problem::Problem;
 pub use verdict::{verdict_headers, verdict_json, verdict_problem};

@@ -28,8 +28,9 @@ pub fn verdict_problem(verdict: &Verdict) -> Problem {
 }
 
 /// The headers of a verdict, set on a response. Shadows are left out, and so are limits that nobody could look at: their
-/// numbers would be made up. `unix_now` is the time since 1970, for the one dialect that tells an instant.
-pub fn verdict_headers(verdict: &Verdict, dialect: Dialect, unix_now: Duration, to: &mut HeaderMap) {
+/// numbers would be made up.
+pub fn verdict_headers(verdict: &Verdict, dialect: Dialect, to: &mut HeaderMap) {
+    let unix_now = dialect.unix_now();
     let outcome = verdict.outcome();
     let allowed = outcome == Outcome::Allowed;
     if dialect == Dialect::Off && allowed {

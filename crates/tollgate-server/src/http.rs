@@ -19,7 +19,7 @@ use tollgate::{CheckError, StoreError};
 use tollgate_http::Problem;
 
 use crate::app::App;
-pub(crate) use answer::{ok, problem_response, set_headers};
+pub(crate) use answer::{ok, problem_response};
 pub(crate) use body::{MAX_DESCRIPTORS, MAX_ENTRIES, check_entry};
 pub(crate) use health::{livez, readyz};
 

@@ -7,8 +7,7 @@ use std::sync::Arc;
 use http::Extensions;
 use http::header::HeaderName;
 use http::request::Parts;
-use sha2::{Digest, Sha256};
-use tollgate_http::{Prefixes, Trust, client_address};
+use tollgate_http::{Prefixes, Trust, client_address, digest};
 
 use crate::seen::Seen;
 use crate::traps::Traps;
@@ -133,19 +132,11 @@ impl Feature {
     fn value(&self, seen: Seen<'_>, addresses: &Addresses) -> Option<String> {
         match self {
             Self::Address => addresses.of(seen).map(|address| addresses.prefixes.mask(address)),
-            Self::Header(name) => seen.headers.get(name).map(|value| hashed(value.as_bytes())),
+            Self::Header(name) => seen.headers.get(name).map(|value| digest(value.as_bytes())),
             Self::Method => Some(seen.method.as_str().to_owned()),
             Self::Told(told) => told(seen.parts()).filter(|value| !value.is_empty()),
         }
     }
-}
-
-fn hashed(value: &[u8]) -> String {
-    use std::fmt::Write as _;
-    Sha256::digest(value)[..16].iter().fold(String::with_capacity(32), |mut text, byte| {
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
 }
 
 /// Whose address is the caller's.

@@ -5,7 +5,6 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
-use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use http::header::{ACCESS_CONTROL_EXPOSE_HEADERS, CACHE_CONTROL};
@@ -13,7 +12,7 @@ use http::{HeaderMap, HeaderValue, Request, Response, StatusCode};
 use http_body::Body;
 use pin_project_lite::pin_project;
 use tollgate::{InvalidCheck, Store, Verdict};
-use tollgate_http::{Dialect, verdict_headers};
+use tollgate_http::verdict_headers;
 use tower_service::Service;
 
 use crate::body::ResponseBody;
@@ -141,24 +140,12 @@ impl<S> Settings<S> {
 
     /// Says in headers what is left, and in extensions what was decided.
     fn tell<B>(&self, verdict: &Arc<Verdict>, left: &Verdict, response: &mut Response<B>) {
-        verdict_headers(left, self.dialect, unix_now(self.dialect), response.headers_mut());
+        verdict_headers(left, self.dialect, response.headers_mut());
         if self.expose {
             let names = HeaderValue::from_static(self.dialect.expose_headers());
             response.headers_mut().append(ACCESS_CONTROL_EXPOSE_HEADERS, names);
         }
         response.extensions_mut().insert(Arc::clone(verdict));
-    }
-}
-
-/// The wall clock, for the one dialect that tells an instant.
-fn unix_now(dialect: Dialect) -> Duration {
-    match dialect {
-        #[expect(
-            clippy::disallowed_methods,
-            reason = "decides nothing: this header tells an instant of the caller's clock"
-        )]
-        Dialect::XEpoch => SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default(),
-        _ => Duration::ZERO,
     }
 }
 

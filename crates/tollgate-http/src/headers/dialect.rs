@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::str::FromStr;
+use std::time::{Duration, SystemTime};
 
 /// A set of response headers. Whichever it is, a denial also carries `Retry-After`: that is plain HTTP.
 ///
@@ -43,6 +44,18 @@ impl Dialect {
             Self::XEpoch => "x-epoch",
             Self::XDelta => "x-delta",
             Self::Off => "off",
+        }
+    }
+
+    /// The time since 1970 for [`Headers::unix_now`](crate::Headers), in the one dialect that tells an instant; zero in others.
+    pub fn unix_now(self) -> Duration {
+        match self {
+            #[expect(
+                clippy::disallowed_methods,
+                reason = "decides nothing: the header tells an instant of the caller's clock"
+            )]
+            Self::XEpoch => SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default(),
+            _ => Duration::ZERO,
         }
     }
 

@@ -1,11 +1,9 @@
 //! Verdicts and problems as responses.
 
-use std::time::{Duration, SystemTime};
-
 use axum::body::Body;
 use axum::response::Response;
 use http::header::{CACHE_CONTROL, CONTENT_TYPE, RETRY_AFTER};
-use http::{HeaderMap, HeaderValue, StatusCode};
+use http::{HeaderValue, StatusCode};
 use serde_json::Value;
 use tollgate::{Decision, Limit, Mode, Outcome, Ruling, Source, Verdict};
 use tollgate_http::{Dialect, Headers, Line, Problem, decision_json, verdict_headers, verdict_json, verdict_problem};
@@ -30,7 +28,7 @@ pub(crate) fn verdict_response(verdict: &Verdict, dialect: Dialect) -> Response 
             json_response(problem.status(), PROBLEM, &body)
         }
     };
-    set_headers(verdict, dialect, response.headers_mut());
+    verdict_headers(verdict, dialect, response.headers_mut());
     response
 }
 
@@ -51,30 +49,13 @@ pub(crate) fn decision_response(policy: &str, limit: &Limit, decision: &Decision
     };
     let lines = [Line { policy, limit, status }];
     let allowed = decision.allowed();
-    let headers = Headers { dialect, lines: &lines, binding: Some(0), allowed, unix_now: unix_now(dialect) };
+    let headers = Headers { dialect, lines: &lines, binding: Some(0), allowed, unix_now: dialect.unix_now() };
     headers.apply(response.headers_mut());
     response
 }
 
 /// In seconds: when to come again if nobody knows.
 const SOON: u64 = 1;
-
-/// The headers of a verdict, set on a response.
-pub(crate) fn set_headers(verdict: &Verdict, dialect: Dialect, to: &mut HeaderMap) {
-    verdict_headers(verdict, dialect, unix_now(dialect), to);
-}
-
-/// The wall clock, for the one dialect that tells an instant.
-fn unix_now(dialect: Dialect) -> Duration {
-    match dialect {
-        #[expect(
-            clippy::disallowed_methods,
-            reason = "decides nothing: this header tells an instant of the caller's clock"
-        )]
-        Dialect::XEpoch => SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default(),
-        _ => Duration::ZERO,
-    }
-}
 
 fn too_costly(verdict: &Verdict) -> Option<&Ruling> {
     verdict.rulings().iter().find(|ruling| ruling.mode() == Mode::Enforce && ruling.source() == Source::TooCostly)

@@ -6,11 +6,10 @@ use axum::extract::{Extension, RawQuery, State};
 use axum::response::Response;
 use http::header::{HOST, HeaderName};
 use http::{HeaderMap, Method, StatusCode};
-use sha2::{Digest, Sha256};
 use tollgate::{Ask, Cost, Descriptor, Outcome};
-use tollgate_http::{Prefixes, Problem, client_address, verdict_problem};
+use tollgate_http::{Prefixes, Problem, client_address, digest, verdict_headers, verdict_problem};
 
-use super::answer::{json_response, problem_response, set_headers};
+use super::answer::{json_response, problem_response};
 use super::body::{MAX_ENTRIES, MAX_KEY, check_entry};
 use super::question::known_domain;
 use crate::app::App;
@@ -76,7 +75,7 @@ pub(super) async fn answer(
             json_response(status, content_type, &problem.to_json())
         }
     };
-    set_headers(&verdict, app.dialect, response.headers_mut());
+    verdict_headers(&verdict, app.dialect, response.headers_mut());
     response
 }
 
@@ -164,14 +163,14 @@ fn descriptor(
     for (name, secret) in &settings.headers {
         if let Some(value) = headers.get(name) {
             let value =
-                if *secret { hashed(value.as_bytes()) } else { String::from_utf8_lossy(value.as_bytes()).into_owned() };
+                if *secret { digest(value.as_bytes()) } else { String::from_utf8_lossy(value.as_bytes()).into_owned() };
             entries.push((name.as_str().to_owned(), value));
         }
     }
     for (key, value) in &mut entries {
         // A long path is the caller's doing, and must not become an error that lets it pass.
         if check_entry(key, value).is_err() {
-            *value = hashed(value.as_bytes());
+            *value = digest(value.as_bytes());
         }
     }
     Ok(entries.into_iter().collect())
@@ -213,11 +212,6 @@ fn percent_decoded(written: &[u8]) -> Vec<u8> {
         }
     }
     decoded
-}
-
-/// Enough of a digest to tell values apart, and nothing to tell what they were.
-fn hashed(value: &[u8]) -> String {
-    Sha256::digest(value)[..16].iter().fold(String::new(), |text, byte| text + &format!("{byte:02x}"))
 }
 
 #[cfg(test)]

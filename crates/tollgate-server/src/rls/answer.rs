@@ -6,10 +6,9 @@ use std::time::Duration;
 use http::header::{CONTENT_TYPE, RETRY_AFTER};
 use http::{HeaderMap, HeaderValue, StatusCode};
 use tollgate::{Limit, Mode, Outcome, Ruling, Source, Verdict};
-use tollgate_http::{Dialect, Problem, verdict_problem};
+use tollgate_http::{Dialect, Problem, verdict_headers, verdict_problem};
 
 use super::metadata::metadata;
-use crate::http::set_headers;
 use crate::proto::envoy::config::core::v3::HeaderValue as AddedHeader;
 use crate::proto::envoy::service::ratelimit::v3::RateLimitResponse;
 use crate::proto::envoy::service::ratelimit::v3::rate_limit_response::rate_limit::Unit;
@@ -106,7 +105,7 @@ fn unit(window: Duration) -> Unit {
 /// Envoy adds them to whatever its client gets, so what belongs to a refusal must not be there without one.
 fn headers(verdict: &Verdict, dialect: Dialect, allowed: bool) -> Vec<AddedHeader> {
     let mut headers = HeaderMap::new();
-    set_headers(verdict, dialect, &mut headers);
+    verdict_headers(verdict, dialect, &mut headers);
     if allowed {
         headers.remove(RETRY_AFTER);
     } else {

@@ -9,12 +9,12 @@ use tonic::Status;
 use tonic::codec::{BufferSettings, Codec, DecodeBuf, Decoder};
 use tonic_prost::ProstEncoder;
 
-use super::question::digest;
 use crate::app::App;
 use crate::metrics::Api;
 use crate::proto::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
 use crate::proto::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::{Entry, RateLimitOverride};
 use crate::proto::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
+use tollgate_http::digest;
 
 /// A message is a few hundred bytes; tonic would take 8 KiB for each.
 fn buffer() -> BufferSettings {

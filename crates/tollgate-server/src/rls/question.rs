@@ -3,8 +3,8 @@
 
 use std::time::Duration;
 
-use sha2::{Digest, Sha256};
 use tollgate::{Algorithm, Ask, Charge, Cost, Descriptor, InvalidCheck, Limit};
+use tollgate_http::digest;
 
 use crate::http::{MAX_DESCRIPTORS, MAX_ENTRIES, check_entry};
 use crate::proto::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
@@ -88,9 +88,4 @@ fn bounded(key: String, value: String) -> (String, String) {
     let key = if check_entry(&key, "").is_ok() { key } else { digest(key.as_bytes()) };
     let value = if check_entry("key", &value).is_ok() { value } else { digest(value.as_bytes()) };
     (key, value)
-}
-
-/// Enough of a digest to tell values apart.
-pub(super) fn digest(bytes: &[u8]) -> String {
-    Sha256::digest(bytes)[..16].iter().fold(String::new(), |text, byte| text + &format!("{byte:02x}"))
 }

@@ -50,7 +50,7 @@ impl PolicySet {
     ///
     /// Policies that enforce are charged all or none. Shadows are charged one by one once the call is allowed, and
     /// only looked at otherwise. A policy that meets one subject in two descriptors counts it once, with the larger cost.
-    /// If `store` fails, each policy's [`OnError`] answers, `Local` by means of `local`; so the error here is only
+    /// If `store` fails, each policy's [`OnError`](super::OnError) answers, `Local` by means of `local`; so the error here is only
     /// about a question that makes no sense.
     pub async fn decide<S: Store>(
         &self,

@@ -41,8 +41,6 @@ struct Measured {
     whole: Vec<Samples>,
     /// Nanoseconds more than the router alone.
     more: Vec<Samples>,
-    /// How many times a request allocates.
-    allocations: Vec<Option<u64>>,
 }
 
 pub fn run(effort: &Effort) -> Result<()> {
@@ -58,24 +56,32 @@ pub fn run(effort: &Effort) -> Result<()> {
         hot("Denied, one address", Quota::Tiny),
         many("Denied, 100k addresses", Quota::Tiny),
     ];
+    if cfg!(feature = "allocations") {
+        return count(&runtime, &scenarios);
+    }
     let measured: Vec<Measured> =
         scenarios.iter().map(|scenario| measure(&runtime, scenario, effort)).collect::<Result<_>>()?;
     report(effort, &measured);
     Ok(())
 }
 
-fn measure(runtime: &Runtime, scenario: &Scenario, effort: &Effort) -> Result<Measured> {
-    eprintln!("{} …", scenario.title);
+/// The routers of a scenario. Every address is known, and has used up what there is if that is little.
+fn routers(runtime: &Runtime, scenario: &Scenario) -> Result<Vec<Router>> {
     let routers: Vec<Router> = Guard::ALL.iter().map(|guard| guard.router(scenario.quota)).collect::<Result<_>>()?;
-    // Every address is known, and has used up what there is if that is little, before the first round.
     let everybody = traffic::shuffled(scenario.addresses);
     for router in &routers[1..] {
         for _ in 0..if scenario.quota == Quota::Tiny { 10 } else { 1 } {
             serve(runtime, router, &everybody);
         }
     }
+    Ok(routers)
+}
+
+fn measure(runtime: &Runtime, scenario: &Scenario, effort: &Effort) -> Result<Measured> {
+    eprintln!("{} …", scenario.title);
+    let routers = routers(runtime, scenario)?;
     let nobody = vec![Samples::default(); Guard::ALL.len()];
-    let mut measured = Measured { title: scenario.title, whole: nobody.clone(), more: nobody, allocations: Vec::new() };
+    let mut measured = Measured { title: scenario.title, whole: nobody.clone(), more: nobody };
     for round in 0..=effort.rounds {
         // Another stretch each round, or all rounds would meet the same addresses.
         let from = (round * TURN) % (scenario.calls.len() - TURN + 1);
@@ -97,7 +103,6 @@ fn measure(runtime: &Runtime, scenario: &Scenario, effort: &Effort) -> Result<Me
             }
         }
     }
-    measured.allocations = routers.iter().map(|router| allocations(runtime, router, scenario.calls[0])).collect();
     Ok(measured)
 }
 
@@ -138,22 +143,32 @@ fn request(caller: u32) -> Request {
     request.body(Body::empty()).expect("all of it is well-formed")
 }
 
+/// How often a request allocates, in a build that counts it.
+fn count(runtime: &Runtime, scenarios: &[Scenario]) -> Result<()> {
+    let mut rows: Vec<Vec<String>> = Guard::ALL.iter().map(|guard| vec![guard.name().to_owned()]).collect();
+    for scenario in scenarios {
+        for (row, router) in rows.iter_mut().zip(routers(runtime, scenario)?) {
+            let caller = request(scenario.calls[0]);
+            row.push(allocations(|| runtime.block_on(answer(&router, caller))).to_string());
+        }
+    }
+    let titles = scenarios.iter().map(|scenario| scenario.title);
+    let header: Vec<&str> = ["before the router"].into_iter().chain(titles).collect();
+    println!("### Allocations of a request\n\n{}", render(&header, &rows));
+    Ok(())
+}
+
 #[cfg(feature = "allocations")]
-fn allocations(runtime: &Runtime, router: &Router, caller: u32) -> Option<u64> {
-    let mut requests: Vec<Request> = (0..2).map(|_| request(caller)).collect();
-    let counted = allocation_counter::measure(|| {
-        runtime.block_on(async {
-            for request in requests.drain(..) {
-                answer(router, request).await;
-            }
-        })
-    });
-    Some(counted.count_total / 2)
+fn allocations(answer: impl FnOnce() -> StatusCode) -> u64 {
+    allocation_counter::measure(|| {
+        answer();
+    })
+    .count_total
 }
 
 #[cfg(not(feature = "allocations"))]
-fn allocations(_: &Runtime, _: &Router, _: u32) -> Option<u64> {
-    None
+fn allocations(_: impl FnOnce() -> StatusCode) -> u64 {
+    0
 }
 
 fn report(effort: &Effort, measured: &[Measured]) {
@@ -166,7 +181,6 @@ fn report(effort: &Effort, measured: &[Measured]) {
             "× the router alone",
             "ns more than it",
             "× what tower_governor adds",
-            "allocations",
         ];
         let rows = Guard::ALL.into_iter().enumerate().map(|(index, guard)| {
             let (whole, more) = (&scenario.whole[index], &scenario.more[index]);
@@ -177,7 +191,6 @@ fn report(effort: &Effort, measured: &[Measured]) {
                 times(whole.ratio_to(&scenario.whole[0])),
                 more.spread(0),
                 times(ratio),
-                scenario.allocations[index].map_or("–".to_owned(), |count| count.to_string()),
             ]
         });
         println!("{}", render(&header, &rows.collect::<Vec<_>>()));
@@ -188,17 +201,16 @@ fn report(effort: &Effort, measured: &[Measured]) {
 
 const NOTES: &str = "
 What each was asked:
-- The same requests to an axum 0.8 `Router` of one route, in process, no network; the response is read to its end. Time is that of
-  the thread, so what else runs on the machine is not counted.
+- The same requests to an axum 0.8 `Router` of one route, in process, without a network; the response is read to its end.
+  Requests are built before the clock starts. Time is that of the thread: who else runs on the machine is not counted.
+- Each caller's address, found in `ConnectInfo`. Allowed: a hundred million at once, one more every 16 s; denied: ten at once,
+  used up, one more an hour. Every address is known before the first round.
+- A layer that does nothing: tower's `Identity`, or one that refuses everything with an empty 429. It is what axum takes for any
+  layer. A refused request does not reach the route, so it can cost less than one to the router alone.
+- tower_governor 0.8.0: `PeerIpKeyExtractor`. Without headers it tells an allowed caller nothing; with `use_headers`, the limit and
+  what remains. It makes a new clock for every refusal, and with it asks the processor what it can (`cpuid`); in a virtual
+  machine that traps. On this one seven eighths of the time of a refusal is that; elsewhere it may be next to nothing.
+- tollgate-tower: `RateLimit::per_client` on the embedded store. It puts its verdict into the extensions of the request and of
+  the response in every row; by default it tells the policy, what remains and the wait, and refusals are problem+json.
+- What tower_governor adds: rows with headers are compared with `use_headers`, rows without with its default.
 ";
-
-// PROFILING-BEGIN
-#[allow(dead_code)]
-pub fn one(index: usize, turns: usize) -> Result<()> {
-    let runtime = tokio::runtime::Builder::new_current_thread().build()?;
-    let router = Guard::ALL[index].router(Quota::Ample)?;
-    for _ in 0..turns {
-        serve(&runtime, &router, &traffic::hot(TURN));
-    }
-    Ok(())
-}

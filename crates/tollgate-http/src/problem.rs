@@ -108,6 +108,46 @@ impl Problem {
         }
         body
     }
+
+    /// The body as text: that of [`to_json`](Self::to_json), in a fraction of the time. Whoever floods a service is told this
+    /// again and again.
+    pub fn to_text(&self) -> String {
+        let violated = self.violated.as_deref().unwrap_or_default();
+        let names: usize = violated.iter().map(|name| name.len() + 3).sum();
+        let frame = r#"{"type":,"title":,"status":429,"detail":,"violated-policies":[]}""#.len();
+        let room = frame + self.kind.len() + self.title.len() + self.detail.len() + names + 6;
+        let mut text = String::with_capacity(room);
+        text.push_str(r#"{"type":"#);
+        push_string(&mut text, self.kind);
+        text.push_str(r#","title":"#);
+        push_string(&mut text, self.title);
+        text.push_str(r#","status":"#);
+        text.push_str(self.status.as_str());
+        text.push_str(r#","detail":"#);
+        push_string(&mut text, &self.detail);
+        if self.violated.is_some() {
+            text.push_str(r#","violated-policies":["#);
+            for (at, name) in violated.iter().enumerate() {
+                if at > 0 {
+                    text.push(',');
+                }
+                push_string(&mut text, name);
+            }
+            text.push(']');
+        }
+        text.push('}');
+        text
+    }
+}
+
+fn push_string(text: &mut String, string: &str) {
+    if string.bytes().any(|byte| byte < b' ' || matches!(byte, b'"' | b'\\')) {
+        // Rare, and known to be right.
+        return text.push_str(&Value::from(string).to_string());
+    }
+    text.push('"');
+    text.push_str(string);
+    text.push('"');
 }
 
 /// The number that `Retry-After` names.
@@ -154,6 +194,21 @@ mod tests {
         let down = Problem::reduced_capacity(&["upload"], None);
         assert_eq!(down.detail(), "The quota of `upload` cannot be checked at the moment.");
         assert_eq!(down.status(), 503);
+    }
+
+    #[test]
+    fn the_text_is_that_of_the_json() {
+        for name in ["login", "a\"b\\c", "\u{0}\u{1f}\u{7f}\n", "zoë / ✓", ""] {
+            let wait = Some(Duration::from_secs(7));
+            for problem in [
+                Problem::quota_exceeded(&[name, "x"], wait),
+                Problem::quota_exceeded(&[], None),
+                Problem::reduced_capacity(&[name], wait),
+                Problem::bad_request(name),
+            ] {
+                assert_eq!(problem.to_text(), problem.to_json().to_string());
+            }
+        }
     }
 
     #[test]

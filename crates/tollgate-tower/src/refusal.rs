@@ -58,7 +58,7 @@ impl Refusal {
             let unavailable = self.verdict.outcome() == Outcome::Unavailable;
             return grpc::refusal(unavailable, problem.detail(), self.retry_after());
         }
-        let mut response = Response::new(Bytes::from(problem.to_json().to_string()));
+        let mut response = Response::new(Bytes::from(problem.to_text()));
         *response.status_mut() = problem.status();
         response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(Problem::CONTENT_TYPE));
         response

@@ -4,70 +4,19 @@
 mod support;
 
 use std::io::{BufRead, BufReader, Write};
+use std::path::PathBuf;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::Duration;
 
-use support::{every_key_expires, flavours, limit, patient, replays, units, used, within_bound, yearly};
-use tokio::task::JoinSet;
+use support::{every_key_expires, flavours, patient, replays, used, within_bound, yearly};
 use tollgate::history::Record;
-use tollgate::{Algorithm, Check, Key, Limit, Timestamp};
+use tollgate::{Algorithm, Limit, Timestamp};
 use tollgate_testkit::{Cluster, Flavour, Server, valkey_available};
 
-const URL: &str = "TOLLGATE_TEST_WORKER_URL";
 const TASKS: u64 = 32;
 const CALLS: u64 = 80;
 
-/// What each of the two processes does when the other tests of this file start it: one job for each line it is sent.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[ignore = "a process that the other tests start"]
-async fn worker() {
-    let Ok(url) = std::env::var(URL) else { return };
-    let limiter = patient(&url).await;
-    println!("\nready");
-    for line in std::io::stdin().lines() {
-        let line = line.unwrap();
-        let mut tasks = JoinSet::new();
-        for task in 0..TASKS {
-            let (limiter, line) = (limiter.clone(), line.clone());
-            tasks.spawn(async move {
-                let words: Vec<&str> = line.split('|').collect();
-                let limits: Vec<Limit> = words[1..].iter().map(|text| limit(text)).collect();
-                let subject = words[0];
-                let checks: Vec<Check<'_>> = ["first", "second"]
-                    .iter()
-                    .zip(&limits)
-                    .map(|(policy, limit)| Check::new(Key::new(policy, subject).unwrap(), limit))
-                    .collect();
-                let mut said = Vec::new();
-                for call in 0..CALLS {
-                    // Of two limits, every other task asks for the second alone.
-                    let asked = if task % 2 == 1 { &checks[checks.len() - 1..] } else { &checks[..] };
-                    let cost = if limits[0].window() < Duration::from_secs(1) { 1 + (task + call) % 3 } else { 1 };
-                    let asked: Vec<Check<'_>> = asked.iter().map(|check| check.cost(units(cost))).collect();
-                    let decision = limiter.check_all(&asked).await.unwrap();
-                    assert!(!decision.split());
-                    let record = Record::new(units(cost), &decision);
-                    said.push(write(asked.len(), &record));
-                }
-                said
-            });
-        }
-        let mut out = std::io::stdout().lock();
-        for said in tasks.join_all().await.into_iter().flatten() {
-            writeln!(out, "{said}").unwrap();
-        }
-        writeln!(out, "done").unwrap();
-    }
-}
-
-/// How many checks the call had, and its answer.
-fn write(checks: usize, record: &Record) -> String {
-    let micros = |wait: Option<Duration>| wait.unwrap().as_micros();
-    let (at, cost, allowed) = (record.decided_at.as_micros(), record.cost, u8::from(record.allowed));
-    let (retry, reset) = (micros(record.retry_after), micros(record.reset_after));
-    format!("{checks} {at} {cost} {allowed} {} {retry} {reset}", record.remaining.unwrap())
-}
-
+/// How many checks a call had, and its answer, as the worker writes them.
 fn read(line: &str) -> (u64, Record) {
     let numbers: Vec<u64> = line.split(' ').map(|word| word.parse().unwrap()).collect();
     let [checks, at, cost, allowed, remaining, retry, reset] = numbers[..] else { panic!("{line}") };
@@ -80,19 +29,22 @@ fn read(line: &str) -> (u64, Record) {
     (checks, record)
 }
 
+/// The program that each process runs; `cargo test` builds it beside the tests.
+fn worker() -> PathBuf {
+    let test = std::env::current_exe().unwrap();
+    let program = test.parent().unwrap().parent().unwrap().join("examples/worker");
+    assert!(program.exists(), "no {}: run `cargo build -p tollgate-testkit --examples`", program.display());
+    program
+}
+
 /// Two processes on one store.
 struct Workers(Vec<(Child, ChildStdin, BufReader<ChildStdout>)>);
 
 impl Workers {
     fn start(url: &str) -> Self {
         let start = || {
-            let mut child = Command::new(std::env::current_exe().unwrap())
-                .args(["--exact", "--ignored", "--nocapture", "worker"])
-                .env(URL, url)
-                .stdin(Stdio::piped())
-                .stdout(Stdio::piped())
-                .spawn()
-                .unwrap();
+            let mut child =
+                Command::new(worker()).arg(url).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
             let (input, output) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
             let mut output = BufReader::new(output);
             lines_until(&mut output, "ready");

@@ -82,7 +82,12 @@ impl Headers<'_> {
     /// The lists of [`Dialect::Draft10`] are appended to what a service behind has said of its own limits; everything
     /// else holds one value and replaces it.
     pub fn apply(&self, to: &mut HeaderMap) {
-        self.each(|name, value| {
+        self.apply_with(None, to);
+    }
+
+    /// The same, with what is constant of the only line, if somebody has it.
+    pub(crate) fn apply_with(&self, constant: Option<&Constant>, to: &mut HeaderMap) {
+        self.each(constant, |name, value| {
             if self.dialect == Dialect::Draft10 && name != RETRY_AFTER {
                 to.append(name, value);
             } else {
@@ -94,38 +99,51 @@ impl Headers<'_> {
     /// Each header with its value.
     pub fn render(&self) -> Vec<(HeaderName, HeaderValue)> {
         let mut rendered = Vec::with_capacity(5);
-        self.each(|name, value| rendered.push((name, value)));
+        self.each(None, |name, value| rendered.push((name, value)));
         rendered
     }
 
-    fn each(&self, mut write: impl FnMut(HeaderName, HeaderValue)) {
+    fn each(&self, constant: Option<&Constant>, mut write: impl FnMut(HeaderName, HeaderValue)) {
         let binding = self.binding.and_then(|index| self.lines.get(index));
         match self.dialect {
-            Dialect::Draft10 => self.draft10(binding, &mut write),
+            Dialect::Draft10 => {
+                self.policies(constant, &mut write);
+                if let Some(line) = binding {
+                    let wait = self.wait(line).map(seconds_up);
+                    let parameters = [(";r=", Some(line.status.remaining())), (";t=", wait)];
+                    write(
+                        RATE_LIMIT,
+                        value(match constant {
+                            Some(constant) => item(&constant.quoted, parameters),
+                            None => item(&quoted(line.policy), parameters),
+                        }),
+                    );
+                }
+            }
             Dialect::Draft7 => {
                 if let Some(line) = binding {
                     let (limit, left) = (line.limit.capacity(), line.status.remaining());
                     let text = format!("limit={limit}, remaining={left}, reset={}", seconds_up(self.reset(line)));
                     write(RATE_LIMIT, value(text));
                 }
-                self.unnamed_policies(&mut write);
+                self.policies(constant, &mut write);
             }
             Dialect::Draft6 => {
                 if let Some(line) = binding {
-                    triple([LIMIT, REMAINING, RESET], line, seconds_up(self.reset(line)), &mut write);
+                    triple([LIMIT, REMAINING, RESET], line, None, seconds_up(self.reset(line)), &mut write);
                 }
-                self.unnamed_policies(&mut write);
+                self.policies(constant, &mut write);
             }
             Dialect::XEpoch => {
                 if let Some(line) = binding {
                     // Added before rounding: two halves of a second rounded apart would end before the wait does.
                     let at = self.unix_now.saturating_add(self.reset(line));
-                    triple(X_NAMES, line, seconds_up(at), &mut write);
+                    triple(X_NAMES, line, constant, seconds_up(at), &mut write);
                 }
             }
             Dialect::XDelta => {
                 if let Some(line) = binding {
-                    triple(X_NAMES, line, seconds_up(self.reset(line)), &mut write);
+                    triple(X_NAMES, line, constant, seconds_up(self.reset(line)), &mut write);
                 }
             }
             Dialect::Off => {}
@@ -137,27 +155,11 @@ impl Headers<'_> {
         }
     }
 
-    fn draft10(&self, binding: Option<&Line<'_>>, mut write: impl FnMut(HeaderName, HeaderValue)) {
-        self.policies(&mut write, |line| {
-            // A window below a second cannot be said, and rounded to one it would be another policy.
-            let window = Some(period(line.limit)).filter(|period| *period >= SECOND).map(seconds_up);
-            item(line.policy, [(";q=", Some(line.limit.capacity())), (";w=", window)])
-        });
-        if let Some(line) = binding {
-            let wait = self.wait(line).map(seconds_up);
-            write(RATE_LIMIT, value(item(line.policy, [(";r=", Some(line.status.remaining())), (";t=", wait)])));
-        }
-    }
-
-    /// `100;w=60, 1000;w=3600`. The older drafts demand a window, so one below a second is said to be one.
-    fn unnamed_policies(&self, write: impl FnMut(HeaderName, HeaderValue)) {
-        self.policies(write, |line| format!("{};w={}", line.limit.capacity(), seconds_up(period(line.limit))));
-    }
-
     /// One item for each policy; a policy that applied to several subjects is one policy still.
-    fn policies(&self, mut write: impl FnMut(HeaderName, HeaderValue), item: impl Fn(&Line<'_>) -> String) {
+    fn policies(&self, constant: Option<&Constant>, mut write: impl FnMut(HeaderName, HeaderValue)) {
+        let item = |line: &Line<'_>| policy_item(self.dialect, line.policy, line.limit);
         if let [line] = self.lines {
-            return write(POLICY, value(item(line)));
+            return write(POLICY, constant.map_or_else(|| value(item(line)), |constant| constant.value.clone()));
         }
         let mut items: Vec<String> = Vec::with_capacity(self.lines.len());
         for item in self.lines.iter().map(item) {
@@ -224,49 +226,78 @@ fn next_unit(line: &Line<'_>) -> Duration {
     reset.saturating_sub(all_but_one).max(Duration::from_micros(1))
 }
 
-fn triple(names: [HeaderName; 3], line: &Line<'_>, reset: u64, mut write: impl FnMut(HeaderName, HeaderValue)) {
-    let values = [line.limit.capacity(), line.status.remaining(), reset];
-    for (name, value) in names.into_iter().zip(values) {
-        write(name, number(value));
+fn triple(
+    [limit, remaining, reset]: [HeaderName; 3],
+    line: &Line<'_>,
+    constant: Option<&Constant>,
+    wait: u64,
+    mut write: impl FnMut(HeaderName, HeaderValue),
+) {
+    write(limit, constant.map_or_else(|| number(line.limit.capacity()), |constant| constant.value.clone()));
+    write(remaining, number(line.status.remaining()));
+    write(reset, number(wait));
+}
+
+/// What the headers of a single line say whatever is left.
+#[derive(Debug, Clone)]
+pub(crate) struct Constant {
+    /// Its policy, or in the `X-` dialects its limit.
+    value: HeaderValue,
+    quoted: String,
+}
+
+impl Constant {
+    /// `None` if nothing is said.
+    pub(crate) fn new(dialect: Dialect, policy: &str, limit: &Limit) -> Option<Self> {
+        let value = match dialect {
+            Dialect::Draft10 | Dialect::Draft7 | Dialect::Draft6 => value(policy_item(dialect, policy, limit)),
+            Dialect::XEpoch | Dialect::XDelta => number(limit.capacity()),
+            Dialect::Off => return None,
+        };
+        Some(Self { value, quoted: quoted(policy) })
     }
 }
 
+fn policy_item(dialect: Dialect, policy: &str, limit: &Limit) -> String {
+    let period = period(limit);
+    if dialect == Dialect::Draft10 {
+        // A window below a second cannot be said, and rounded to one it would be another policy.
+        let window = Some(period).filter(|period| *period >= SECOND).map(seconds_up);
+        return item(&quoted(policy), [(";q=", Some(limit.capacity())), (";w=", window)]);
+    }
+    // `100;w=60`. The older drafts demand a window, so one below a second is said to be one.
+    format!("{};w={}", limit.capacity(), seconds_up(period))
+}
+
 /// `"name";a=1;b=2` in just the room it takes, so that it becomes a header's value as it lies there.
-fn item(name: &str, [first, second]: [(&str, Option<u64>); 2]) -> String {
+fn item(quoted: &str, [first, second]: [(&str, Option<u64>); 2]) -> String {
     let mut digits = [itoa::Buffer::new(); 2];
     let [one, two] = &mut digits;
-    let one = first.1.map(|number| (first.0, one.format(number)));
-    let two = second.1.map(|number| (second.0, two.format(number)));
-    let told = || one.into_iter().chain(two);
-    let room = told().map(|(key, digits)| key.len() + digits.len()).sum::<usize>() + name.len() + 2;
-    let mut text = String::with_capacity(room);
-    push_quoted(&mut text, name);
-    for (key, digits) in told() {
-        text.push_str(key);
-        text.push_str(digits);
-    }
+    let one = first.1.map_or(["", ""], |number| [first.0, one.format(number)]);
+    let two = second.1.map_or(["", ""], |number| [second.0, two.format(number)]);
+    let parts = [quoted, one[0], one[1], two[0], two[1]];
+    let mut text = String::with_capacity(parts.iter().map(|part| part.len()).sum());
+    parts.iter().for_each(|part| text.push_str(part));
     text
 }
 
 /// A structured field's String, which holds printable ASCII only. The rest is percent-encoded, and so is `%`: two names
 /// never look alike.
-fn push_quoted(text: &mut String, name: &str) {
+fn quoted(name: &str) -> String {
     let plain = |byte: u8| matches!(byte, b' '..=b'~') && !matches!(byte, b'"' | b'\\' | b'%');
+    let mut text = String::with_capacity(name.len() + 2);
     text.push('"');
-    if name.bytes().all(plain) {
-        text.push_str(name);
-    } else {
-        for byte in name.bytes() {
-            match byte {
-                b'"' | b'\\' => text.extend(['\\', char::from(byte)]),
-                _ if plain(byte) => text.push(char::from(byte)),
-                _ => {
-                    let _ = write!(text, "%{byte:02X}");
-                }
+    for byte in name.bytes() {
+        match byte {
+            b'"' | b'\\' => text.extend(['\\', char::from(byte)]),
+            _ if plain(byte) => text.push(char::from(byte)),
+            _ => {
+                let _ = write!(text, "%{byte:02X}");
             }
         }
     }
     text.push('"');
+    text
 }
 
 /// One allocation, where `HeaderValue::from` makes two.

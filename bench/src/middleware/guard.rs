@@ -27,6 +27,8 @@ pub enum Guard {
         headers: bool,
     },
     Tollgate(Dialect),
+    /// As it comes, and handlers see the verdict.
+    Shared,
 }
 
 /// Whether requests pass.
@@ -42,7 +44,7 @@ const AMPLE_BURST: u32 = 100_000_000;
 const TINY_BURST: u32 = 10;
 
 impl Guard {
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::Nothing,
         Self::Idle,
         Self::Governor { headers: false },
@@ -50,6 +52,7 @@ impl Guard {
         Self::Governor { headers: true },
         Self::Tollgate(Dialect::XDelta),
         Self::Tollgate(Dialect::Draft10),
+        Self::Shared,
     ];
 
     pub fn name(self) -> &'static str {
@@ -61,6 +64,7 @@ impl Guard {
             Self::Tollgate(Dialect::Off) => "**tollgate-tower**, headers off",
             Self::Tollgate(Dialect::Draft10) => "**tollgate-tower**, as it comes (draft 10)",
             Self::Tollgate(_) => "**tollgate-tower**, `X-RateLimit-*`",
+            Self::Shared => "**tollgate-tower**, `share_verdict`",
         }
     }
 
@@ -68,7 +72,7 @@ impl Guard {
     pub fn rival(self) -> Self {
         match self {
             Self::Nothing | Self::Idle | Self::Tollgate(Dialect::Off) => Self::Governor { headers: false },
-            Self::Tollgate(_) => Self::Governor { headers: true },
+            Self::Tollgate(_) | Self::Shared => Self::Governor { headers: true },
             Self::Governor { .. } => self,
         }
     }
@@ -98,9 +102,13 @@ impl Guard {
                     }
                 }
             }
-            Self::Tollgate(dialect) => {
+            Self::Tollgate(_) | Self::Shared => {
                 let limit = Limit::builder(1, period).burst(burst.into()).build()?;
-                router.layer(RateLimit::per_client(limit).headers(dialect))
+                let layer = RateLimit::per_client(limit);
+                router.layer(match self {
+                    Self::Tollgate(dialect) => layer.headers(dialect),
+                    _ => layer.share_verdict(),
+                })
             }
         };
         // As servers do before the first request: otherwise routes and layers are made anew for each.

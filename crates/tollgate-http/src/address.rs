@@ -70,8 +70,16 @@ pub enum ForwardedHeader {
 /// assert_eq!(client_address(proxy, &headers, &trust).to_string(), "203.0.113.7");
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
+#[inline]
 pub fn client_address(peer: IpAddr, headers: &HeaderMap, trust: &Trust) -> IpAddr {
     let peer = peer.to_canonical();
+    match trust.proxies.0 {
+        Trusted::Nobody => peer,
+        _ => forwarded_for(peer, headers, trust),
+    }
+}
+
+fn forwarded_for(peer: IpAddr, headers: &HeaderMap, trust: &Trust) -> IpAddr {
     match &trust.proxies.0 {
         Trusted::Nobody => peer,
         Trusted::Networks(networks) if !contain(networks, peer) => peer,

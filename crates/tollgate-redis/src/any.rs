@@ -104,8 +104,11 @@ impl From<RedisStore> for AnyStore {
 }
 
 impl Store for AnyStore {
-    fn answers_at_once(&self) -> bool {
-        matches!(self, Self::Memory(_))
+    fn embedded(&self) -> Option<&MemoryStore> {
+        match self {
+            Self::Memory(store) => Some(store),
+            Self::Redis(_) => None,
+        }
     }
 
     async fn check(&self, checks: &[Check<'_>]) -> Result<Decision, StoreError> {

@@ -1,12 +1,13 @@
 //! Who is calling.
 
 use std::fmt;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
 use http::Extensions;
 use http::header::HeaderName;
 use http::request::Parts;
+use tollgate::Subject;
 use tollgate_http::{Prefixes, Trust, client_address, digest};
 
 use crate::seen::Seen;
@@ -19,9 +20,6 @@ use crate::traps::Traps;
 pub struct Caller {
     features: Vec<(&'static str, Feature)>,
 }
-
-/// Room for `address=203.0.113.255` and most networks.
-const ADDRESS_LENGTH: usize = 32;
 
 /// A text made of a request.
 type Told = Arc<dyn Fn(&Parts) -> Option<String> + Send + Sync>;
@@ -101,18 +99,17 @@ impl Caller {
     }
 
     /// What is known of the caller, and whether all of it is.
-    pub(crate) fn subject(&self, seen: Seen<'_>, addresses: &Addresses) -> (String, bool) {
-        // The usual caller, written at once: an address has nothing to escape.
-        if let [(name, Feature::Address)] = self.features[..] {
-            let address = addresses.of(seen);
-            let mut written = String::with_capacity(ADDRESS_LENGTH);
-            written.push_str(name);
-            written.push('=');
-            if let Some(address) = address {
-                addresses.prefixes.write(address, &mut written);
-            }
-            return (written, address.is_some());
+    #[inline(always)]
+    pub(crate) fn subject(&self, seen: Seen<'_>, addresses: &Addresses) -> (Subject, bool) {
+        if let [(_, Feature::Address)] = self.features[..]
+            && let Some(subject) = addresses.usual_subject(seen)
+        {
+            return (subject, true);
         }
+        self.combined(seen, addresses)
+    }
+
+    fn combined(&self, seen: Seen<'_>, addresses: &Addresses) -> (Subject, bool) {
         let mut known = true;
         let values: Vec<(&'static str, String)> = self
             .features
@@ -124,7 +121,7 @@ impl Caller {
                 (*name, value.unwrap_or_default())
             })
             .collect();
-        (tollgate::subject(values.iter().map(|(name, value)| (*name, value.as_str()))), known)
+        (Subject::new(values.iter().map(|(name, value)| (*name, value.as_str()))), known)
     }
 }
 
@@ -140,31 +137,39 @@ impl Feature {
 }
 
 /// Whose address is the caller's.
-#[derive(Clone)]
+#[derive(Clone, Default)]
 pub(crate) struct Addresses {
-    pub(crate) peer: Peer,
+    /// Where the peer's address is found, if not where servers put it.
+    pub(crate) peer: Option<Peer>,
     pub(crate) trust: Trust,
     pub(crate) prefixes: Prefixes,
     pub(crate) traps: Arc<Traps>,
 }
 
-/// Where the peer's address is found.
 pub(crate) type Peer = Arc<dyn Fn(&Extensions) -> Option<IpAddr> + Send + Sync>;
 
-impl Default for Addresses {
-    fn default() -> Self {
-        Self {
-            peer: Arc::new(known_peer),
-            trust: Trust::default(),
-            prefixes: Prefixes::default(),
-            traps: Arc::new(Traps::default()),
+impl Addresses {
+    #[inline(always)]
+    fn peer(&self, seen: Seen<'_>) -> Option<IpAddr> {
+        match &self.peer {
+            None => known_peer(seen.extensions),
+            Some(peer) => peer(seen.extensions),
         }
     }
-}
 
-impl Addresses {
+    /// The subject of most callers, in a fraction of the time: by the whole IPv4 address of the peer.
+    #[inline(always)]
+    fn usual_subject(&self, seen: Seen<'_>) -> Option<Subject> {
+        let Some(IpAddr::V4(peer)) = self.peer(seen) else { return None };
+        if !self.trust.proxies.is_none() || u32::from(self.prefixes.v4) < Ipv4Addr::BITS {
+            return None;
+        }
+        self.traps.look_at(seen.headers, peer.into(), &self.trust);
+        Some(Subject::of_ipv4(peer))
+    }
+
     fn of(&self, seen: Seen<'_>) -> Option<IpAddr> {
-        let Some(peer) = (self.peer)(seen.extensions) else {
+        let Some(peer) = self.peer(seen) else {
             self.traps.no_peer();
             return None;
         };
@@ -174,6 +179,7 @@ impl Addresses {
 }
 
 /// Where servers put it.
+#[inline(always)]
 fn known_peer(extensions: &Extensions) -> Option<IpAddr> {
     #[cfg(feature = "axum")]
     if let Some(info) = extensions.get::<axum::extract::ConnectInfo<std::net::SocketAddr>>() {

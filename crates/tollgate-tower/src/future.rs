@@ -11,8 +11,7 @@ use http::header::{ACCESS_CONTROL_EXPOSE_HEADERS, CACHE_CONTROL};
 use http::{HeaderMap, HeaderValue, Request, Response, StatusCode};
 use http_body::Body;
 use pin_project_lite::pin_project;
-use tollgate::{InvalidCheck, Store, Verdict};
-use tollgate_http::verdict_headers;
+use tollgate::{InvalidCheck, Status, Store, Verdict};
 use tower_service::Service;
 
 use crate::body::ResponseBody;
@@ -45,12 +44,8 @@ pin_project! {
             response: T::Future,
             after: Option<After<S>>,
         },
-        // Units are given back before the response goes out.
-        Settling {
-            settling: Settling,
-            response: Option<T::Response>,
-            after: Option<After<S>>,
-        },
+        // Units are given back before the response goes out. In a box, as it is rare.
+        Settling { unsettled: Option<Box<Unsettled<T::Response, S>>> },
         Refused { response: Option<Response<Bytes>> },
     }
 }
@@ -63,12 +58,19 @@ struct Waiting<T, S, ReqBody> {
     settings: Arc<Settings<S>>,
 }
 
-/// What is left to do once there is a response.
-struct After<S> {
+/// What it takes to tell of a decision once there is a response.
+pub(crate) enum After<S> {
+    /// The shortcut was taken.
+    Status { settings: Arc<Settings<S>>, status: Status },
+    /// In a box, so that whoever takes the shortcut need not carry it.
+    Verdict { settings: Arc<Settings<S>>, verdict: Box<Verdict> },
+}
+
+/// A response that waits until its units are given back.
+struct Unsettled<R, S> {
+    settling: Settling,
+    response: R,
     settings: Arc<Settings<S>>,
-    verdict: Arc<Verdict>,
-    /// The verdict once units were given back.
-    left: Option<Verdict>,
 }
 
 impl<T, S, ReqBody> ResponseFuture<T, S, ReqBody>
@@ -89,35 +91,29 @@ where
         Self { stage: Stage::Deciding { waiting: Some(Box::new(waiting)) } }
     }
 
-    /// Passes a request on, or refuses it.
+    /// The service behind is at work, on a call that was decided.
     #[inline(always)]
+    pub(crate) fn serving(response: T::Future, after: After<S>) -> Self {
+        Self { stage: Stage::Serving { response, after: Some(after) } }
+    }
+
+    /// Passes a request on, or refuses it.
     pub(crate) fn decided(
         service: &mut T,
-        settings: Arc<Settings<S>>,
+        settings: &Arc<Settings<S>>,
         decided: Decided,
-        request: Request<ReqBody>,
+        mut request: Request<ReqBody>,
     ) -> Self {
-        Self { stage: Stage::decided(service, settings, decided, request) }
-    }
-}
-
-impl<T, S, ReqBody> Stage<T, S, ReqBody>
-where
-    T: Service<Request<ReqBody>>,
-{
-    // In line, to be written where it stays.
-    #[inline(always)]
-    fn decided(service: &mut T, settings: Arc<Settings<S>>, decided: Decided, mut request: Request<ReqBody>) -> Self {
-        let verdict = match decided {
-            Ok(verdict) => verdict,
-            Err(invalid) => return Self::Refused { response: Some(misconfigured(&invalid)) },
-        };
-        if verdict.allowed() {
-            request.extensions_mut().insert(Arc::clone(&verdict));
-            let after = Some(After { settings, verdict, left: None });
-            return Self::Serving { response: service.call(request), after };
+        match decided {
+            Ok(verdict) if verdict.allowed() => {
+                if settings.shared {
+                    request.extensions_mut().insert(verdict.clone());
+                }
+                let after = After::Verdict { settings: Arc::clone(settings), verdict: Box::new(verdict) };
+                Self::serving(service.call(request), after)
+            }
+            decided => Self { stage: Stage::Refused { response: Some(settings.refuse(decided, request.headers())) } },
         }
-        Self::Refused { response: Some(settings.refuse(&verdict, request.headers())) }
     }
 }
 
@@ -130,22 +126,33 @@ fn misconfigured(invalid: &InvalidCheck) -> Response<Bytes> {
 }
 
 impl<S> Settings<S> {
-    fn refuse(&self, verdict: &Arc<Verdict>, request: &HeaderMap) -> Response<Bytes> {
-        let refusal = Refusal::new(Arc::clone(verdict), request);
+    #[inline(never)]
+    fn refuse(&self, decided: Decided, request: &HeaderMap) -> Response<Bytes> {
+        let verdict = match decided {
+            Ok(verdict) => verdict,
+            Err(invalid) => return misconfigured(&invalid),
+        };
+        let refusal = Refusal::new(verdict, request);
         let mut response = self.responder.as_ref().map_or_else(|| refusal.response(), |responder| responder(&refusal));
-        self.tell(verdict, verdict, &mut response);
+        let verdict = refusal.into_verdict();
+        self.tell(&verdict, response.headers_mut());
         response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+        response.extensions_mut().insert(verdict);
         response
     }
 
-    /// Says in headers what is left, and in extensions what was decided.
-    fn tell<B>(&self, verdict: &Arc<Verdict>, left: &Verdict, response: &mut Response<B>) {
-        verdict_headers(left, self.dialect, response.headers_mut());
+    /// Says in headers what is left.
+    fn tell(&self, verdict: &Verdict, headers: &mut HeaderMap) {
+        self.headers.apply(verdict, headers);
+        self.expose(headers);
+    }
+
+    /// Lets scripts of other origins read them.
+    pub(crate) fn expose(&self, headers: &mut HeaderMap) {
         if self.expose {
-            let names = HeaderValue::from_static(self.dialect.expose_headers());
-            response.headers_mut().append(ACCESS_CONTROL_EXPOSE_HEADERS, names);
+            let names = HeaderValue::from_static(self.headers.dialect().expose_headers());
+            headers.append(ACCESS_CONTROL_EXPOSE_HEADERS, names);
         }
-        response.extensions_mut().insert(Arc::clone(verdict));
     }
 }
 
@@ -166,25 +173,31 @@ where
                     let decided = ready!(asked.deciding.as_mut().poll(context));
                     let Waiting { mut service, request, settings, .. } =
                         *waiting.take().expect("it was there just now");
-                    Stage::decided(&mut service, settings, decided, request)
+                    ResponseFuture::decided(&mut service, &settings, decided, request).stage
                 }
                 StageProjection::Serving { response, after } => {
-                    let response = ready!(response.poll(context))?;
-                    let Some(mut after) = after.take() else {
-                        return Poll::Ready(Ok(response.map(ResponseBody::served)));
-                    };
-                    match after.give_back(response) {
-                        Eventually::Now(response) => return Poll::Ready(Ok(after.finish(response))),
-                        Eventually::Later((settling, response)) => {
-                            Stage::Settling { settling, response: Some(response), after: Some(after) }
+                    let mut response = ready!(response.poll(context))?;
+                    match after.take() {
+                        None => {}
+                        Some(After::Status { settings, status }) => {
+                            settings.tell_status(&status, response.headers_mut());
                         }
+                        Some(After::Verdict { settings, verdict }) => match settings.settle(*verdict, response) {
+                            Eventually::Now(settled) => response = settled,
+                            Eventually::Later(unsettled) => {
+                                this.stage.set(Stage::Settling { unsettled: Some(Box::new(unsettled)) });
+                                continue;
+                            }
+                        },
                     }
+                    return Poll::Ready(Ok(response.map(ResponseBody::served)));
                 }
-                StageProjection::Settling { settling, response, after } => {
-                    let left = ready!(settling.as_mut().poll(context));
-                    let (response, mut after) = response.take().zip(after.take()).expect("polled after it was ready");
-                    after.left = Some(left);
-                    return Poll::Ready(Ok(after.finish(response)));
+                StageProjection::Settling { unsettled } => {
+                    let waiting = unsettled.as_mut().expect("polled after it was ready");
+                    let verdict = ready!(waiting.settling.as_mut().poll(context));
+                    let Unsettled { mut response, settings, .. } = *unsettled.take().expect("it was there just now");
+                    settings.finish(verdict, &mut response);
+                    return Poll::Ready(Ok(response.map(ResponseBody::served)));
                 }
                 StageProjection::Refused { response } => {
                     let response = response.take().expect("polled after it was ready");
@@ -196,29 +209,30 @@ where
     }
 }
 
-impl<S: Store + 'static> After<S> {
-    /// Gives back what a response does not count for.
-    fn give_back<B>(&mut self, response: Response<B>) -> Eventually<Response<B>, (Settling, Response<B>)> {
-        let Some(counts) = &self.settings.counts else { return Eventually::Now(response) };
+impl<S: Store + 'static> Settings<S> {
+    /// Gives back what a response does not count for, and tells what is left.
+    fn settle<B>(
+        self: Arc<Self>,
+        verdict: Verdict,
+        response: Response<B>,
+    ) -> Eventually<Response<B>, Unsettled<Response<B>, S>> {
         let (parts, body) = response.into_parts();
-        let counted = counts(&parts);
-        let response = Response::from_parts(parts, body);
-        if counted {
-            return Eventually::Now(response);
-        }
-        match self.settings.give_back(&self.verdict) {
-            Eventually::Now(left) => {
-                self.left = Some(left);
+        let counted = self.counts.as_ref().is_none_or(|counts| counts(&parts));
+        let mut response = Response::from_parts(parts, body);
+        match if counted { Eventually::Now(verdict) } else { self.give_back(verdict) } {
+            Eventually::Now(verdict) => {
+                self.finish(verdict, &mut response);
                 Eventually::Now(response)
             }
-            Eventually::Later(settling) => Eventually::Later((settling, response)),
+            Eventually::Later(settling) => Eventually::Later(Unsettled { settling, response, settings: self }),
         }
     }
 
-    fn finish<B>(self, mut response: Response<B>) -> Response<ResponseBody<B>> {
-        let left = self.left.as_ref().unwrap_or(&self.verdict);
-        self.settings.tell(&self.verdict, left, &mut response);
-        response.map(ResponseBody::served)
+    fn finish<B>(&self, verdict: Verdict, response: &mut Response<B>) {
+        self.tell(&verdict, response.headers_mut());
+        if self.shared {
+            response.extensions_mut().insert(verdict);
+        }
     }
 }
 

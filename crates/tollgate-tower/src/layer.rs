@@ -8,7 +8,7 @@ use bytes::Bytes;
 use http::request::Parts;
 use http::{Response, response};
 use tollgate::{Cost, Descriptor, Domain, Limit, MemoryStore, PolicySet, Rules, Store};
-use tollgate_http::{Dialect, Prefixes, Trust};
+use tollgate_http::{Dialect, Prefixes, Trust, VerdictHeaders};
 use tower_layer::Layer;
 
 use crate::caller::Addresses;
@@ -38,17 +38,25 @@ pub(crate) struct Settings<S> {
     pub(crate) cost: Option<CostOf>,
     pub(crate) skip: Option<Skip>,
     pub(crate) counts: Option<Counts>,
-    pub(crate) dialect: Dialect,
+    dialect: Dialect,
     pub(crate) expose: bool,
+    /// Whether handlers and layers outside get to see the verdict.
+    pub(crate) shared: bool,
     pub(crate) preflight: bool,
     pub(crate) responder: Option<Responder>,
+    // What follows from all that.
+    pub(crate) headers: VerdictHeaders,
+    /// Whether a closure wants to see the request.
+    pub(crate) told: bool,
+    /// Whether the shortcut may be tried.
+    pub(crate) short: bool,
 }
 
 /// What limits a request.
 #[derive(Clone)]
 pub(crate) enum Plan {
-    /// The layer's own rules; told, if closures of theirs want to see the request.
-    Rules { domain: String, rules: Vec<Rule>, compiled: Arc<Domain>, told: bool },
+    /// The layer's own rules.
+    Rules { domain: String, rules: Vec<Rule>, compiled: Arc<Domain> },
     /// Policies that others wrote.
     Policies { source: PolicySource, domain: String, describe: Describe },
 }
@@ -68,21 +76,24 @@ impl RateLimit {
 
     /// No limits yet, on an embedded store of its own.
     pub fn new() -> Self {
-        Self {
-            settings: Arc::new(Settings {
-                store: Arc::new(MemoryStore::new()),
-                local: Arc::new(MemoryStore::new()),
-                plan: Plan::compile("http".to_owned(), Vec::new()),
-                addresses: Addresses::default(),
-                cost: None,
-                skip: None,
-                counts: None,
-                dialect: Dialect::default(),
-                expose: false,
-                preflight: false,
-                responder: None,
-            }),
-        }
+        let settings = Settings {
+            store: Arc::new(MemoryStore::new()),
+            local: Arc::new(MemoryStore::new()),
+            plan: Plan::compile("http".to_owned(), Vec::new()),
+            addresses: Addresses::default(),
+            cost: None,
+            skip: None,
+            counts: None,
+            dialect: Dialect::default(),
+            expose: false,
+            shared: false,
+            preflight: false,
+            responder: None,
+            headers: VerdictHeaders::default(),
+            told: false,
+            short: false,
+        };
+        Self { settings: Arc::new(settings) }
     }
 }
 
@@ -103,33 +114,34 @@ impl Plan {
         }
         // Which rules apply is found here, by request: nothing is left to match.
         let compiled = Arc::new(Domain::new(domain.clone(), policies, Box::new(Rules::default())));
-        let told = rules.iter().any(Rule::is_told);
-        Self::Rules { domain, rules, compiled, told }
+        Self::Rules { domain, rules, compiled }
     }
 }
 
-impl<S> RateLimit<S> {
-    /// The settings, to be changed: clones keep what they were told.
-    fn change(&mut self) -> &mut Settings<S> {
-        Arc::make_mut(&mut self.settings)
+impl<S: Store> RateLimit<S> {
+    /// Changes the settings: clones keep what they were told.
+    fn with(mut self, change: impl FnOnce(&mut Settings<S>)) -> Self {
+        let settings = Arc::make_mut(&mut self.settings);
+        change(settings);
+        settings.derive();
+        self
     }
 
     /// One limit more. All of them make one decision: all are charged, or none.
     #[must_use]
-    pub fn rule(mut self, rule: Rule) -> Self {
+    pub fn rule(self, rule: Rule) -> Self {
         let (domain, mut rules) = match &self.settings.plan {
             Plan::Rules { domain, rules, .. } => (domain.clone(), rules.clone()),
             Plan::Policies { domain, .. } => (domain.clone(), Vec::new()),
         };
         rules.push(rule);
-        self.change().plan = Plan::compile(domain, rules);
-        self
+        self.with(|settings| settings.plan = Plan::compile(domain, rules))
     }
 
     /// The namespace of the rules' states. `http` unless said: layers of one store and one domain share the states of rules
     /// of the same name.
     #[must_use]
-    pub fn domain(mut self, domain: impl Into<String>) -> Self {
+    pub fn domain(self, domain: impl Into<String>) -> Self {
         let mut domain: String = domain.into();
         if domain.is_empty() {
             domain.push_str("http");
@@ -140,8 +152,7 @@ impl<S> RateLimit<S> {
                 Plan::Policies { source: Arc::clone(source), domain, describe: Arc::clone(describe) }
             }
         };
-        self.change().plan = plan;
-        self
+        self.with(|settings| settings.plan = plan)
     }
 
     /// Policies of a set, such as one that a server uses, too, in the place of rules. `describe` says what is known of a
@@ -159,14 +170,13 @@ impl<S> RateLimit<S> {
     /// The same, with the set asked for on every request: for sets that are replaced.
     #[must_use]
     pub fn policies_from(
-        mut self,
+        self,
         source: impl Fn() -> Arc<PolicySet> + Send + Sync + 'static,
         domain: impl Into<String>,
         describe: impl Fn(&Parts) -> Descriptor + Send + Sync + 'static,
     ) -> Self {
         let (source, describe) = (Arc::new(source), Arc::new(describe));
-        self.change().plan = Plan::Policies { source, domain: domain.into(), describe };
-        self
+        self.with(|settings| settings.plan = Plan::Policies { source, domain: domain.into(), describe })
     }
 
     /// Another store: one on Redis or Valkey shares the limits between processes and machines.
@@ -178,21 +188,22 @@ impl<S> RateLimit<S> {
     /// A store that others use, too.
     #[must_use]
     pub fn shared_store<T: Store>(self, store: Arc<T>) -> RateLimit<T> {
-        RateLimit { settings: Arc::new(self.settings.with_store(store)) }
+        RateLimit { settings: Arc::new(self.settings.with_store(store)) }.with(|_| ())
     }
 
     /// Whom to believe about the address of a caller. Nobody unless said: then it is the peer of the connection.
     #[must_use]
-    pub fn trust(mut self, trust: Trust) -> Self {
-        self.change().addresses.trust = trust;
-        self
+    pub fn trust(self, trust: Trust) -> Self {
+        // What was a trap may be none now, and the other way round.
+        self.with(|settings| {
+            (settings.addresses.trust, settings.addresses.traps) = (trust, Arc::default());
+        })
     }
 
     /// How much of an address counts as one caller. All of IPv4 and the /64 of IPv6 unless said.
     #[must_use]
-    pub fn prefixes(mut self, prefixes: Prefixes) -> Self {
-        self.change().addresses.prefixes = prefixes;
-        self
+    pub fn prefixes(self, prefixes: Prefixes) -> Self {
+        self.with(|settings| settings.addresses.prefixes = prefixes)
     }
 
     /// Where the server puts the address of the peer: an extension of the request, by its type.
@@ -206,41 +217,35 @@ impl<S> RateLimit<S> {
     /// # Ok::<(), tollgate::LimitError>(())
     /// ```
     #[must_use]
-    pub fn peer<E: Send + Sync + 'static>(
-        mut self,
-        peer: impl Fn(&E) -> Option<IpAddr> + Send + Sync + 'static,
-    ) -> Self {
-        self.change().addresses.peer = Arc::new(move |extensions| extensions.get::<E>().and_then(&peer));
-        self
+    pub fn peer<E: Send + Sync + 'static>(self, peer: impl Fn(&E) -> Option<IpAddr> + Send + Sync + 'static) -> Self {
+        self.with(|settings| {
+            settings.addresses.peer = Some(Arc::new(move |extensions| extensions.get::<E>().and_then(&peer)))
+        })
     }
 
     /// How many units a request takes. One unless said.
     #[must_use]
-    pub fn cost(mut self, cost: impl Fn(&Parts) -> Cost + Send + Sync + 'static) -> Self {
-        self.change().cost = Some(Arc::new(cost));
-        self
+    pub fn cost(self, cost: impl Fn(&Parts) -> Cost + Send + Sync + 'static) -> Self {
+        self.with(|settings| settings.cost = Some(Arc::new(cost)))
     }
 
     /// Which requests are not limited at all. None unless said, but for CORS preflights.
     #[must_use]
-    pub fn skip(mut self, skip: impl Fn(&Parts) -> bool + Send + Sync + 'static) -> Self {
-        self.change().skip = Some(Arc::new(skip));
-        self
+    pub fn skip(self, skip: impl Fn(&Parts) -> bool + Send + Sync + 'static) -> Self {
+        self.with(|settings| settings.skip = Some(Arc::new(skip)))
     }
 
     /// Limits CORS preflights, too.
     #[must_use]
-    pub fn limit_preflights(mut self) -> Self {
-        self.change().preflight = true;
-        self
+    pub fn limit_preflights(self) -> Self {
+        self.with(|settings| settings.preflight = true)
     }
 
     /// Only responses for which this is true stay counted; for others the units are given back. A caller that goes away before
     /// the response stays counted.
     #[must_use]
-    pub fn count_if(mut self, counts: impl Fn(&response::Parts) -> bool + Send + Sync + 'static) -> Self {
-        self.change().counts = Some(Arc::new(counts));
-        self
+    pub fn count_if(self, counts: impl Fn(&response::Parts) -> bool + Send + Sync + 'static) -> Self {
+        self.with(|settings| settings.counts = Some(Arc::new(counts)))
     }
 
     /// Only failures stay counted: for logins.
@@ -257,23 +262,27 @@ impl<S> RateLimit<S> {
 
     /// How limits are told in headers. [`Dialect::Draft10`] unless said.
     #[must_use]
-    pub fn headers(mut self, dialect: Dialect) -> Self {
-        self.change().dialect = dialect;
-        self
+    pub fn headers(self, dialect: Dialect) -> Self {
+        self.with(|settings| settings.dialect = dialect)
     }
 
     /// Lets scripts of other origins read the headers, by `Access-Control-Expose-Headers`.
     #[must_use]
-    pub fn expose_headers(mut self) -> Self {
-        self.change().expose = true;
-        self
+    pub fn expose_headers(self) -> Self {
+        self.with(|settings| settings.expose = true)
+    }
+
+    /// Puts the [`Verdict`](tollgate::Verdict) into the extensions of the request, for handlers, and of the response, for layers
+    /// outside. A response that refuses has it anyway.
+    #[must_use]
+    pub fn share_verdict(self) -> Self {
+        self.with(|settings| settings.shared = true)
     }
 
     /// Another answer to refused callers. The headers of limits are added to it.
     #[must_use]
-    pub fn respond(mut self, responder: impl Fn(&Refusal) -> Response<Bytes> + Send + Sync + 'static) -> Self {
-        self.change().responder = Some(Arc::new(responder));
-        self
+    pub fn respond(self, responder: impl Fn(&Refusal) -> Response<Bytes> + Send + Sync + 'static) -> Self {
+        self.with(|settings| settings.responder = Some(Arc::new(responder)))
     }
 }
 
@@ -281,6 +290,24 @@ impl<S> RateLimit<S> {
 fn failed(parts: &response::Parts) -> bool {
     let refused = parts.headers.get("grpc-status").is_some_and(|status| status != "0");
     refused || parts.status.is_client_error() || parts.status.is_server_error()
+}
+
+impl<S: Store> Settings<S> {
+    /// Finds out what follows from what was told.
+    fn derive(&mut self) {
+        let (policies, told, alone) = match &self.plan {
+            Plan::Rules { rules, compiled, .. } => {
+                let alone = matches!(&rules[..], [rule] if rule.enforces());
+                (compiled.policies(), rules.iter().any(Rule::is_told), alone)
+            }
+            // Others may replace them at any time.
+            Plan::Policies { .. } => (&[][..], true, false),
+        };
+        self.headers = VerdictHeaders::new(self.dialect, policies);
+        self.told = told || self.skip.is_some() || self.cost.is_some();
+        let status_is_enough = !self.told && !self.shared && self.counts.is_none();
+        self.short = alone && status_is_enough && self.store.embedded().is_some();
+    }
 }
 
 impl<S> Settings<S> {
@@ -295,15 +322,19 @@ impl<S> Settings<S> {
             counts: self.counts.clone(),
             dialect: self.dialect,
             expose: self.expose,
+            shared: self.shared,
             preflight: self.preflight,
             responder: self.responder.clone(),
+            headers: self.headers.clone(),
+            told: self.told,
+            short: false,
         }
     }
 }
 
 impl<S> Clone for Settings<S> {
     fn clone(&self) -> Self {
-        self.with_store(Arc::clone(&self.store))
+        Self { short: self.short, ..self.with_store(Arc::clone(&self.store)) }
     }
 }
 

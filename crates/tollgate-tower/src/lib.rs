@@ -23,6 +23,7 @@ mod caller;
 mod rule;
 mod seen;
 mod settle;
+mod shortcut;
 
 mod body;
 mod future;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use tollgate::{Check, Cost, Key, Limit, Limiter, MemoryStore, NotReady, Store};
+use tollgate::{Check, Cost, Key, Limit, Limiter, MemoryStore, NotReady, Store, Subject};
 use tower_layer::Layer;
 use tower_service::Service;
 
@@ -30,7 +30,7 @@ pub struct Throttle<Z, S = MemoryStore> {
 #[derive(Debug, Clone)]
 struct Terms {
     name: String,
-    account: String,
+    account: Subject,
     limit: Limit,
     cost: Cost,
     patience: Duration,
@@ -44,7 +44,7 @@ impl<Z> Throttle<Z> {
         // A name has to fit a key.
         let name = if name.is_empty() || name.len() > Key::MAX_POLICY { "outbound".to_owned() } else { name };
         let terms =
-            Terms { name, account: "all".to_owned(), limit, cost: Cost::ONE, patience: Duration::from_secs(30) };
+            Terms { name, account: Subject::new([]), limit, cost: Cost::ONE, patience: Duration::from_secs(30) };
         Self { limiter: Limiter::new(MemoryStore::new()), terms: Arc::new(terms), sleep }
     }
 }
@@ -59,7 +59,7 @@ impl<Z, S> Throttle<Z, S> {
     /// Whose quota it is, where the third party counts several accounts apart.
     #[must_use]
     pub fn account(mut self, account: impl AsRef<str>) -> Self {
-        Arc::make_mut(&mut self.terms).account = tollgate::subject([("account", account.as_ref())]);
+        Arc::make_mut(&mut self.terms).account = Subject::new([("account", account.as_ref())]);
         self
     }
 

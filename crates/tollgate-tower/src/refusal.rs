@@ -1,6 +1,5 @@
 //! What a refused caller is told.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -14,18 +13,22 @@ use crate::grpc;
 /// A call that was refused: what a responder needs to know.
 #[derive(Debug, Clone)]
 pub struct Refusal {
-    verdict: Arc<Verdict>,
+    verdict: Verdict,
     grpc: bool,
 }
 
 impl Refusal {
-    pub(crate) fn new(verdict: Arc<Verdict>, request: &HeaderMap) -> Self {
+    pub(crate) fn new(verdict: Verdict, request: &HeaderMap) -> Self {
         Self { verdict, grpc: grpc::is_spoken(request) }
     }
 
     /// The verdict.
     pub fn verdict(&self) -> &Verdict {
         &self.verdict
+    }
+
+    pub(crate) fn into_verdict(self) -> Verdict {
+        self.verdict
     }
 
     /// How long to wait, exactly; `None` if no wait will do or nobody knows.

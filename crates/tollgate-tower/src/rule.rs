@@ -4,9 +4,9 @@ use std::fmt;
 use std::sync::Arc;
 
 use http::request::Parts;
-use tollgate::{Limit, Mode, OnError, Policy};
+use tollgate::{Limit, Match, Mode, OnError, Policy};
 
-use crate::caller::Caller;
+use crate::caller::{Addresses, Caller};
 use crate::seen::Seen;
 
 type Chosen = Arc<dyn Fn(&Parts) -> Option<Limit> + Send + Sync>;
@@ -17,7 +17,7 @@ type Condition = Arc<dyn Fn(&Parts) -> bool + Send + Sync>;
 pub struct Rule {
     pub(crate) name: String,
     limit: Limit,
-    anonymous: Option<Limit>,
+    pub(crate) anonymous: Option<Limit>,
     pub(crate) caller: Caller,
     chosen: Option<Chosen>,
     condition: Option<Condition>,
@@ -86,17 +86,26 @@ impl Rule {
         self
     }
 
+    pub(crate) fn enforces(&self) -> bool {
+        self.mode == Mode::Enforce
+    }
+
     /// Whether a closure wants to see the request.
     pub(crate) fn is_told(&self) -> bool {
         self.condition.is_some() || self.chosen.is_some() || self.caller.is_told()
     }
 
-    pub(crate) fn applies(&self, seen: Seen<'_>) -> bool {
-        self.condition.as_ref().is_none_or(|condition| condition(seen.parts()))
+    /// Whom it counts for this request, and by which limit; `None` if it is not about it. `at` is its place in the layer.
+    pub(crate) fn found(&self, at: usize, seen: Seen<'_>, addresses: &Addresses) -> Option<Match> {
+        if self.condition.as_ref().is_some_and(|condition| !condition(seen.parts())) {
+            return None;
+        }
+        let (subject, known) = self.caller.subject(seen, addresses);
+        Some(Match { policy: at, descriptor: 0, subject, limit: self.limit_of(seen, known).map(Some) })
     }
 
     /// The limit of this request, if it is not the rule's own.
-    pub(crate) fn limit_of(&self, seen: Seen<'_>, known: bool) -> Option<Limit> {
+    fn limit_of(&self, seen: Seen<'_>, known: bool) -> Option<Limit> {
         match (known, &self.anonymous, &self.chosen) {
             (false, Some(anonymous), _) => Some(anonymous.clone()),
             (_, _, Some(chosen)) => chosen(seen.parts()),

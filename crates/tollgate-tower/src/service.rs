@@ -11,7 +11,7 @@ use tollgate::{MemoryStore, Store};
 use tower_service::Service;
 
 use crate::body::ResponseBody;
-use crate::future::ResponseFuture;
+use crate::future::{After, ResponseFuture};
 use crate::layer::Settings;
 use crate::seen::Seen;
 use crate::settle::Eventually;
@@ -59,26 +59,39 @@ where
         self.inner.poll_ready(context)
     }
 
-    fn call(&mut self, mut request: Request<ReqBody>) -> Self::Future {
-        let question = if self.settings.is_told() {
+    fn call(&mut self, request: Request<ReqBody>) -> Self::Future {
+        if let Some(status) = self.settings.take_short(Seen::whole(&request)) {
+            let after = After::Status { settings: Arc::clone(&self.settings), status };
+            return ResponseFuture::serving(self.inner.call(request), after);
+        }
+        self.call_at_length(request)
+    }
+}
+
+impl<T, S: Store + 'static> RateLimited<T, S> {
+    #[inline(never)]
+    fn call_at_length<ReqBody>(&mut self, mut request: Request<ReqBody>) -> ResponseFuture<T, S, ReqBody>
+    where
+        T: Service<Request<ReqBody>> + Clone,
+    {
+        let decided = if self.settings.told {
             let (parts, body) = request.into_parts();
-            let question = self.settings.question(Seen::apart(&parts));
+            let decided = self.settings.decide(Seen::apart(&parts));
             request = Request::from_parts(parts, body);
-            question
+            decided
         } else {
-            self.settings.question(Seen::whole(&request))
+            self.settings.decide(Seen::whole(&request))
         };
-        let Some(question) = question else {
-            return ResponseFuture::unlimited(self.inner.call(request));
-        };
-        let settings = Arc::clone(&self.settings);
-        match self.settings.decide(question) {
-            Eventually::Now(decided) => ResponseFuture::decided(&mut self.inner, settings, decided, request),
-            Eventually::Later(deciding) => {
+        match decided {
+            None => ResponseFuture::unlimited(self.inner.call(request)),
+            Some(Eventually::Now(decided)) => {
+                ResponseFuture::decided(&mut self.inner, &self.settings, decided, request)
+            }
+            Some(Eventually::Later(deciding)) => {
                 // The instance that said it was ready is the one to call.
                 let clone = self.inner.clone();
                 let ready = std::mem::replace(&mut self.inner, clone);
-                ResponseFuture::deciding(ready, settings, deciding, request)
+                ResponseFuture::deciding(ready, Arc::clone(&self.settings), deciding, request)
             }
         }
     }

@@ -40,19 +40,26 @@ impl Traps {
         }
     }
 
-    /// Looks at a call for the traps that can be seen in it.
+    /// Looks at a call for the traps that can be seen in it, unless enough were looked at.
+    #[inline(always)]
     pub(crate) fn look_at(&self, headers: &HeaderMap, peer: IpAddr, trust: &Trust) {
-        let trusted = !trust.proxies.is_none();
-        if trusted && trust.proxies.trusts_everybody() && first_time(&self.everybody_trusted) {
+        if self.looks.load(Relaxed) < LOOKS {
+            self.look_closely_at(headers, peer, trust);
+        }
+    }
+
+    #[cold]
+    fn look_closely_at(&self, headers: &HeaderMap, peer: IpAddr, trust: &Trust) {
+        if trust.proxies.trusts_everybody() && first_time(&self.everybody_trusted) {
             tracing::warn!(
                 "every address is a trusted proxy, so callers can name themselves: trust only your proxies' networks"
             );
         }
-        let looks = self.looks.load(Relaxed);
-        if trusted || looks >= LOOKS {
+        if !trust.proxies.is_none() {
+            self.looks.store(LOOKS, Relaxed);
             return;
         }
-        self.looks.store(looks + 1, Relaxed);
+        self.looks.store(self.looks.load(Relaxed) + 1, Relaxed);
         let forwarded = headers.contains_key(X_FORWARDED_FOR) || headers.contains_key(FORWARDED);
         if forwarded && first_time(&self.header_ignored) {
             tracing::warn!(

@@ -46,9 +46,9 @@ pub use limit::{Limit, LimitBuilder, LimitError};
 pub use limiter::{CheckError, InvalidCheck, Limiter, MAX_CHECKS, NotReady, validate};
 pub use policy::{
     Ask, Charge, Domain, Excess, Match, Matcher, Mode, OnError, Outcome, Pattern, Policy, PolicyError, PolicySet,
-    PolicySetError, Reason, Rule, Rules, Ruling, UnknownWord, Verdict, Want, subject,
+    PolicySetError, Reason, Rule, Rules, Ruling, Subject, UnknownWord, Verdict, Want,
 };
-pub use store::{MemoryStore, MemoryStoreBuilder, Overflow, Store, StoreError};
+pub use store::{MemoryStore, MemoryStoreBuilder, Overflow, Store, StoreError, at_once};
 
 #[doc(hidden)]
 pub use limit::Numbers;

@@ -21,7 +21,7 @@ pub use matcher::{Domain, Match, Matcher, Reason};
 pub use pattern::Pattern;
 pub use rules::{Rule, Rules, Want};
 pub use set::{PolicySet, PolicySetError};
-pub use subject::subject;
+pub use subject::Subject;
 pub use verdict::{Outcome, Ruling, Verdict};
 
 /// A named rule: which limit holds, whether it refuses, and what to answer when the store cannot.
@@ -131,6 +131,11 @@ impl Policy {
     /// Its limit; `None` never refuses.
     pub fn limit(&self) -> Option<&Limit> {
         self.limit.as_ref()
+    }
+
+    /// The limit that holds for a caller: its own, if it has one, or else the policy's.
+    fn limit_or<'l>(&'l self, own: Option<&'l Option<Limit>>) -> Option<&'l Limit> {
+        own.unwrap_or(&self.limit).as_ref()
     }
 
     /// Whether it refuses.

@@ -4,6 +4,8 @@ mod memory;
 
 use std::fmt;
 use std::future::Future;
+use std::pin::pin;
+use std::task::{Context, Poll, Waker};
 
 use crate::check::Check;
 use crate::clock::Timestamp;
@@ -30,9 +32,9 @@ pub trait Store: Send + Sync {
     /// Drops the state of `check`; answers whether there was one.
     fn reset(&self, check: &Check<'_>) -> impl Future<Output = Result<bool, StoreError>> + Send;
 
-    /// Whether its futures are ready when they are first polled, so that nobody has to put them aside.
-    fn answers_at_once(&self) -> bool {
-        false
+    /// The embedded store, if that is what it is: one that never waits and never fails, and need not be asked by futures.
+    fn embedded(&self) -> Option<&MemoryStore> {
+        None
     }
 
     /// Does one thing to a counter; answers its value, or for `Delete` the value it had.
@@ -41,6 +43,19 @@ pub trait Store: Send + Sync {
         name: &CounterName,
         op: CounterOp,
     ) -> impl Future<Output = Result<CounterValue, CounterError>> + Send;
+}
+
+/// The value of a future that waits for nothing but the embedded store, which never waits.
+///
+/// # Panics
+/// If it waits.
+#[doc(hidden)]
+#[inline(always)]
+pub fn at_once<T>(future: impl Future<Output = T>) -> T {
+    match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(value) => value,
+        Poll::Pending => panic!("the embedded store does not wait"),
+    }
 }
 
 /// Why a store could not answer. A denial is never an error: it is a value.

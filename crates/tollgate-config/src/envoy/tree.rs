@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use tollgate::{Descriptor, Match, Matcher, Pattern, Reason, subject};
+use tollgate::{Descriptor, Match, Matcher, Pattern, Reason, Subject};
 
 /// The rules of a domain.
 ///
@@ -64,7 +64,7 @@ impl Branch {
 /// Where the walk along a descriptor ended.
 enum Walk<'t> {
     /// At a rule, for this subject.
-    At(&'t Leaf, String),
+    At(&'t Leaf, Subject),
     /// Nowhere, and why.
     Astray(String),
 }
@@ -102,7 +102,7 @@ impl Tree {
             branch = next;
         }
         match &branch.leaf {
-            Some(leaf) => Walk::At(leaf, subject(counted)),
+            Some(leaf) => Walk::At(leaf, Subject::new(counted)),
             None => Walk::Astray("no rule holds where the descriptor ends".to_owned()),
         }
     }
@@ -149,7 +149,7 @@ impl Matcher for Tree {
                         (false, "the descriptor leads here, and another rule of this call replaces it".to_owned())
                     }
                     Walk::At(_, subject) => {
-                        (true, format!("the descriptor leads here; it counts {}", subject.escape_debug()))
+                        (true, format!("the descriptor leads here; it counts {}", subject.as_str().escape_debug()))
                     }
                     Walk::Astray(why) => (false, format!("the descriptor leads to no rule: {why}")),
                 };

@@ -4,7 +4,7 @@
 use std::cell::OnceCell;
 use std::collections::HashMap;
 
-use tollgate::{Descriptor, Match, Matcher, Reason, subject};
+use tollgate::{Descriptor, Match, Matcher, Reason, Subject};
 
 #[cfg(feature = "cel")]
 use super::cel::{Program, Scope};
@@ -92,7 +92,7 @@ impl LimitadorRule {
     }
 
     /// Whom it counts, or why it does not hold.
-    fn subject(&self, call: &Call<'_>) -> Result<String, String> {
+    fn subject(&self, call: &Call<'_>) -> Result<Subject, String> {
         for (source, condition) in &self.conditions {
             let holds = match condition {
                 Condition::Comparisons(all) => all.iter().all(|one| one.holds(call.descriptors)),
@@ -112,7 +112,7 @@ impl LimitadorRule {
             };
             values.push((source, value.ok_or_else(|| format!("there is no `{}` here", source.escape_debug()))?));
         }
-        Ok(subject(values.iter().map(|(source, value)| (source.as_str(), value.as_str()))))
+        Ok(Subject::new(values.iter().map(|(source, value)| (source.as_str(), value.as_str()))))
     }
 }
 
@@ -137,7 +137,8 @@ impl Matcher for LimitadorRules {
         let reasons = self.rules.iter().enumerate().map(|(policy, rule)| {
             let subject = rule.subject(&call);
             let matched = subject.is_ok();
-            let told = |subject: String| format!("every condition holds; it counts {}", subject.escape_debug());
+            let told =
+                |subject: Subject| format!("every condition holds; it counts {}", subject.as_str().escape_debug());
             let because = subject.map_or_else(|why| why, told);
             Reason { policy, descriptor: rule.charged(descriptors.len()), matched, because }
         });

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use proptest::prelude::*;
-use tollgate::{Descriptor, subject};
+use tollgate::{Descriptor, Subject};
 use tollgate_config::Config;
 
 /// A descriptor of a file.
@@ -51,7 +51,7 @@ fn fits(pattern: &[u8], text: &[u8]) -> bool {
 }
 
 /// The path of the rule that holds, and whom it counts.
-fn naive(rules: &[Rule], entries: &[(String, String)]) -> Option<(String, String)> {
+fn naive(rules: &[Rule], entries: &[(String, String)]) -> Option<(String, Subject)> {
     let (mut level, mut path, mut counted) = (rules, Vec::new(), Vec::new());
     for (at, (key, value)) in entries.iter().enumerate() {
         let full = format!("{key}_{value}");
@@ -65,7 +65,7 @@ fn naive(rules: &[Rule], entries: &[(String, String)]) -> Option<(String, String
         path.push(found.own());
         if at + 1 == entries.len() {
             let entries = counted.iter().map(|(key, value)| (key.as_str(), value.as_str()));
-            return found.limited.then(|| (path.join("."), subject(entries)));
+            return found.limited.then(|| (path.join("."), Subject::new(entries)));
         }
         level = &found.below;
     }

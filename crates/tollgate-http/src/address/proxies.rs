@@ -57,7 +57,7 @@ impl TrustedProxies {
 
     /// Whether nobody is trusted, so that no header is ever read.
     pub fn is_none(&self) -> bool {
-        self.0 == Trusted::Nobody
+        matches!(self.0, Trusted::Nobody)
     }
 
     /// Whether every address is trusted, so that every caller may name itself: a setting to warn of.

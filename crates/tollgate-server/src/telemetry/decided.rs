@@ -151,7 +151,7 @@ mod tests {
         assert_eq!(lines("denied-info", LevelFilter::INFO, None), Vec::<Value>::new());
         let lines = lines("denied-debug", LevelFilter::DEBUG, None);
         assert_eq!(lines.len(), 9, "one call was allowed");
-        let subject = pseudonym(&tollgate::subject([("user", "alice")]));
+        let subject = pseudonym(tollgate::Subject::new([("user", "alice")]).as_str());
         for line in lines {
             assert_eq!([&line["level"], &line["target"]], ["DEBUG", "tollgate_server::decision"]);
             let fields = json!({

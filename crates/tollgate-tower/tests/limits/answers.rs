@@ -11,16 +11,25 @@ fn layer() -> RateLimit {
 }
 
 #[tokio::test]
-async fn a_refusal_is_a_problem_with_the_wait_and_the_verdict_is_in_the_extensions() {
+async fn a_refusal_is_a_problem_with_the_wait() {
     let layer = layer();
     let allowed = send(&layer, from("192.0.2.1", "/")).await;
     assert_eq!((allowed.body.as_str(), allowed.header("ratelimit")), ("served", Some("\"per-client\";r=0;t=60")));
-    assert!(allowed.header("retry-after").is_none() && allowed.verdict.is_some());
+    assert!(allowed.header("retry-after").is_none());
     let denied = send(&layer, from("192.0.2.1", "/")).await;
     assert_eq!((denied.status.as_u16(), denied.header("content-type")), (429, Some("application/problem+json")));
     assert_eq!((denied.header("retry-after"), denied.header("cache-control")), (Some("60"), Some("no-store")));
     assert!(denied.body.contains("\"violated-policies\":[\"per-client\"]"), "{}", denied.body);
-    assert!(!denied.verdict.unwrap().allowed());
+}
+
+#[tokio::test]
+async fn layers_outside_see_the_verdict_of_refusals_and_of_all_if_it_is_shared() {
+    for (layer, all) in [(layer(), false), (layer().share_verdict(), true)] {
+        let allowed = send(&layer, from("192.0.2.1", "/")).await.verdict;
+        assert_eq!(allowed.map(|verdict| verdict.allowed()), all.then_some(true));
+        let denied = send(&layer, from("192.0.2.1", "/")).await.verdict;
+        assert_eq!(denied.map(|verdict| verdict.allowed()), Some(false));
+    }
 }
 
 #[tokio::test]

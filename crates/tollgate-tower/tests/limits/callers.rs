@@ -4,7 +4,7 @@ use http::Request;
 use proptest::prelude::*;
 use tollgate_tower::{Caller, RateLimit, Rule, Trust};
 
-use crate::rig::{from, send, statuses};
+use crate::rig::{from, statuses, verdict};
 
 fn layer(caller: Caller) -> RateLimit {
     RateLimit::new().rule(Rule::new("r", "1/h".parse().unwrap()).by(caller))
@@ -16,7 +16,7 @@ fn subjects(layer: &RateLimit, requests: Vec<Request<()>>) -> Vec<String> {
     runtime.block_on(async {
         let mut subjects = Vec::new();
         for request in requests {
-            subjects.push(send(layer, request).await.verdict.unwrap().rulings()[0].subject().to_owned());
+            subjects.push(verdict(layer, request).await.rulings()[0].subject().to_owned());
         }
         subjects
     })
@@ -40,7 +40,7 @@ async fn the_unknown_share_one_limit_and_may_have_one_of_their_own() {
     let keyless = || Request::builder().body(()).unwrap();
     let keyed = |key: &str| Request::builder().header("x-api-key", key).body(()).unwrap();
     assert_eq!(statuses(&strict, vec![keyless(), keyless(), keyed("a"), keyed("")]).await, [200, 429, 200, 200]);
-    let verdict = send(&strict, keyed("a")).await.verdict.unwrap();
+    let verdict = verdict(&strict, keyed("a")).await;
     assert!(!verdict.rulings()[0].subject().contains("=a"), "the key itself is kept nowhere");
 }
 

@@ -1,11 +1,11 @@
 //! Only failures, or only successes.
 
-use tollgate::{Descriptor, Domain, Mode, Policy, PolicySet, Rules};
+use tollgate::{Descriptor, Domain, Mode, Policy, PolicySet, Rules, Ruling};
 use tollgate_redis::RedisStore;
 use tollgate_testkit::Server;
 use tollgate_tower::{OnError, RateLimit, Rule};
 
-use crate::rig::{from, send, statuses};
+use crate::rig::{from, send, statuses, verdict};
 
 fn calls(paths: &[&str]) -> Vec<http::Request<()>> {
     paths.iter().map(|path| from("192.0.2.1", path)).collect()
@@ -34,10 +34,12 @@ async fn what_was_not_charged_is_not_given_back() {
     let layer = RateLimit::new().policies(set.into(), "api", |_| Descriptor::new()).count_successes();
     let mut left = Vec::new();
     for path in ["/200", "/500", "/500"] {
-        let verdict = send(&layer, from("192.0.2.1", path)).await.verdict.unwrap();
-        left.push([0, 1].map(|at| verdict.rulings()[at].status().remaining()));
+        let verdict = verdict(&layer, from("192.0.2.1", path)).await;
+        let of = |ruling: &Ruling| (ruling.status().remaining(), ruling.given_back());
+        left.push([0, 1].map(|at| of(&verdict.rulings()[at])));
     }
-    assert_eq!(left, [[0, 8], [0, 7], [0, 7]]);
+    // What layers outside see is what is so once units were given back, as the headers say.
+    assert_eq!(left, [[(0, 0), (8, 0)], [(0, 0), (8, 1)], [(0, 0), (8, 1)]]);
 }
 
 #[tokio::test]
@@ -70,7 +72,10 @@ async fn a_dead_store_is_answered_by_each_rule_and_said_in_the_verdict() {
         async move {
             let store =
                 RedisStore::builder(&url).deadline(std::time::Duration::from_millis(200)).connect().await.unwrap();
-            RateLimit::new().rule(Rule::new("r", "1/min".parse().unwrap()).on_error(on_error)).store(store)
+            RateLimit::new()
+                .rule(Rule::new("r", "1/min".parse().unwrap()).on_error(on_error))
+                .store(store)
+                .share_verdict()
         }
     };
     let layers = [layer(OnError::Allow).await, layer(OnError::Deny).await, layer(OnError::Local).await];

@@ -6,3 +6,4 @@ mod callers;
 mod counting;
 mod rig;
 mod rules;
+mod shortcut;

@@ -2,7 +2,6 @@
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
-use std::sync::Arc;
 
 use bytes::Bytes;
 use http::{Request, Response, StatusCode};
@@ -18,7 +17,7 @@ pub struct Answer {
     pub status: StatusCode,
     pub headers: http::HeaderMap,
     pub body: String,
-    pub verdict: Option<Arc<Verdict>>,
+    pub verdict: Option<Verdict>,
 }
 
 impl Answer {
@@ -38,8 +37,13 @@ pub async fn send<S: Store + 'static>(layer: &RateLimit<S>, request: Request<()>
     let response: Response<ResponseBody<Full<Bytes>>> = service.oneshot(request).await.unwrap();
     let (parts, body) = response.into_parts();
     let body = String::from_utf8(body.collect().await.unwrap().to_bytes().to_vec()).unwrap();
-    let verdict = parts.extensions.get::<Arc<Verdict>>().cloned();
+    let verdict = parts.extensions.get::<Verdict>().cloned();
     Answer { status: parts.status, headers: parts.headers, body, verdict }
+}
+
+/// The verdict on `request`, shared whether or not `layer` does.
+pub async fn verdict<S: Store + 'static>(layer: &RateLimit<S>, request: Request<()>) -> Verdict {
+    send(&layer.clone().share_verdict(), request).await.verdict.unwrap()
 }
 
 /// A request to `path` from `peer`.

@@ -4,7 +4,7 @@ use http::Request;
 use tollgate::{Cost, Descriptor, Domain, Limit, Mode, OnError, Policy, PolicySet, Rules};
 use tollgate_tower::{Caller, RateLimit, Rule};
 
-use crate::rig::{from, send, statuses};
+use crate::rig::{from, send, statuses, verdict};
 
 fn limit(text: &str) -> Limit {
     text.parse().unwrap()
@@ -23,7 +23,7 @@ async fn several_rules_are_one_decision() {
         .rule(Rule::new("narrow", limit("1/min")))
         .rule(Rule::new("wide", limit("10/min")).by(Caller::everybody()));
     assert_eq!(statuses(&layer, vec![from("192.0.2.1", "/"), from("192.0.2.1", "/")]).await, [200, 429]);
-    let verdict = send(&layer, from("192.0.2.2", "/")).await.verdict.unwrap();
+    let verdict = verdict(&layer, from("192.0.2.2", "/")).await;
     let left: Vec<u64> = verdict.rulings().iter().map(|ruling| ruling.status().remaining()).collect();
     // The denied call charged the wide rule nothing.
     assert_eq!(left, [0, 8]);
@@ -60,7 +60,7 @@ async fn plans_methods_costs_and_exceptions_are_closures() {
 
 #[tokio::test]
 async fn a_shadow_is_reported_and_refuses_nobody() {
-    let layer = RateLimit::new().rule(Rule::new("trial", limit("1/min")).mode(Mode::Shadow));
+    let layer = RateLimit::new().rule(Rule::new("trial", limit("1/min")).mode(Mode::Shadow)).share_verdict();
     send(&layer, from("192.0.2.1", "/")).await;
     let second = send(&layer, from("192.0.2.1", "/")).await;
     assert_eq!(second.status, 200);
@@ -84,7 +84,7 @@ async fn policies_of_a_set_hold_as_they_do_in_the_server() {
 #[tokio::test]
 async fn two_rules_of_one_name_are_two_states() {
     let layer = RateLimit::new().rule(Rule::new("r", limit("5/min"))).rule(Rule::new("r", limit("2/min")));
-    let left = send(&layer, from("192.0.2.1", "/")).await.verdict.unwrap();
+    let left = verdict(&layer, from("192.0.2.1", "/")).await;
     let left: Vec<u64> = left.rulings().iter().map(|ruling| ruling.status().remaining()).collect();
     assert_eq!(left, [4, 1]);
 }

@@ -76,10 +76,10 @@ async fn a_header_may_be_named_as_it_is_usually_written() {
 
 #[tokio::test]
 async fn handlers_see_the_verdict_and_clients_the_headers() {
-    let handler = |Extension(verdict): Extension<Arc<Verdict>>| async move {
+    let handler = |Extension(verdict): Extension<Verdict>| async move {
         verdict.binding().unwrap().status().remaining().to_string()
     };
-    let app = Router::new().route("/", get(handler)).layer(RateLimit::per_client(limit("3/min")));
+    let app = Router::new().route("/", get(handler)).layer(RateLimit::per_client(limit("3/min")).share_verdict());
     let address = start(app).await;
     let first = asked(address, "GET", "/").await;
     assert_eq!((first.text(), first.header("ratelimit-policy")), ("2", Some("\"per-client\";q=3;w=60")));
@@ -183,11 +183,10 @@ async fn what_the_store_did_not_charge_it_does_not_give_back() {
 
 /// Whether the second rule had room: for a call that counts not, one that does, and the same again.
 async fn second_rule_had_room(layer: RateLimit) -> Vec<String> {
-    let room = |Extension(verdict): Extension<Arc<Verdict>>| async move {
-        verdict.rulings()[1].status().allowed().to_string()
-    };
+    let room =
+        |Extension(verdict): Extension<Verdict>| async move { verdict.rulings()[1].status().allowed().to_string() };
     let wrong = move |verdict| async move { (StatusCode::UNAUTHORIZED, room(verdict).await) };
-    let app = Router::new().route("/right", get(room)).route("/wrong", get(wrong)).layer(layer);
+    let app = Router::new().route("/right", get(room)).route("/wrong", get(wrong)).layer(layer.share_verdict());
     let address = start(app).await;
     let mut had_room = Vec::new();
     for path in ["/right", "/wrong", "/right", "/wrong"] {

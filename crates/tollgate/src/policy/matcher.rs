@@ -3,7 +3,7 @@
 use std::fmt::Debug;
 use std::sync::Arc;
 
-use super::{Excess, Policy};
+use super::{Excess, Policy, Subject};
 use crate::descriptor::Descriptor;
 use crate::limit::Limit;
 
@@ -26,7 +26,7 @@ pub struct Match {
     /// To which descriptor of the call.
     pub descriptor: usize,
     /// Whom it counts.
-    pub subject: String,
+    pub subject: Subject,
     /// The limit of this caller, if it is not the policy's own. `Some(None)` is none at all.
     pub limit: Option<Option<Limit>>,
 }

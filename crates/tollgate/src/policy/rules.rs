@@ -1,6 +1,6 @@
 //! Matching as our own files write it: conditions on entries, whom to count, and limits of single values.
 
-use super::{Match, Matcher, Pattern, Reason, subject};
+use super::{Match, Matcher, Pattern, Reason, Subject};
 use crate::descriptor::Descriptor;
 use crate::limit::Limit;
 
@@ -79,8 +79,8 @@ impl Rule {
         self.overrides.iter().find(|own| own.conditions.iter().all(met)).map(|own| own.limit.clone())
     }
 
-    fn subject_of(&self, descriptor: &Descriptor) -> String {
-        subject(self.partition.iter().filter_map(|key| Some((key.as_str(), descriptor.get(key)?))))
+    fn subject_of(&self, descriptor: &Descriptor) -> Subject {
+        Subject::new(self.partition.iter().filter_map(|key| Some((key.as_str(), descriptor.get(key)?))))
     }
 }
 
@@ -154,7 +154,10 @@ impl Matcher for Rules {
             let obstacle = rule.obstacle(descriptor);
             let met = || {
                 let own = if rule.own_limit(descriptor).is_some() { "; a limit of its own holds" } else { "" };
-                format!("every condition is met; it counts {}{own}", rule.subject_of(descriptor).escape_debug())
+                format!(
+                    "every condition is met; it counts {}{own}",
+                    rule.subject_of(descriptor).as_str().escape_debug()
+                )
             };
             Reason { policy, descriptor: at, matched: obstacle.is_none(), because: obstacle.unwrap_or_else(met) }
         });
@@ -195,9 +198,9 @@ mod tests {
         assert_eq!(
             found,
             [
-                (0, "user=1".to_owned(), Some(Some(own))),
-                (1, "user=2".to_owned(), None),
-                (2, "user=0".to_owned(), Some(None))
+                (0, Subject::new([("user", "1")]), Some(Some(own))),
+                (1, Subject::new([("user", "2")]), None),
+                (2, Subject::new([("user", "0")]), Some(None))
             ]
         );
     }

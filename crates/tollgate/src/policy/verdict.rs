@@ -3,7 +3,7 @@
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
-use super::{Mode, Policy};
+use super::{Mode, Policy, Subject};
 use crate::check::{Check, Cost};
 use crate::clock::Timestamp;
 use crate::decision::{Source, Status};
@@ -17,7 +17,8 @@ pub struct Verdict {
     pub(super) rulings: Rulings,
     pub(super) decided_at: Option<Timestamp>,
     pub(super) split: bool,
-    pub(super) store_error: Option<StoreError>,
+    /// In a box, as it is rare and large.
+    pub(super) store_error: Option<Box<StoreError>>,
 }
 
 /// One ruling without allocation, or several.
@@ -78,8 +79,9 @@ pub struct Ruling {
     pub(super) policy: Arc<Policy>,
     pub(super) place: usize,
     pub(super) descriptor: usize,
-    pub(super) subject: String,
-    pub(super) limit: Option<Limit>,
+    pub(super) subject: Subject,
+    /// The limit of this caller, if it is not the policy's own.
+    pub(super) own: Option<Option<Limit>>,
     pub(super) status: Status,
     pub(super) source: Source,
     pub(super) asked: u64,
@@ -117,7 +119,7 @@ impl Verdict {
     /// The ruling that binds: of those that can refuse, the denied one with the longest wait, or else the one with least
     /// left. `None` if no limit applied.
     pub fn binding(&self) -> Option<&Ruling> {
-        let limits = self.rulings.iter().filter(|ruling| ruling.mode() != Mode::Shadow && ruling.limit.is_some());
+        let limits = self.rulings.iter().filter(|ruling| ruling.mode() != Mode::Shadow && ruling.limit().is_some());
         // A quota that is used up binds only if the call is denied.
         let allowed = self.allowed();
         let binds = |ruling: &&Ruling| ruling.mode() != Mode::Quota || !allowed || ruling.status.allowed();
@@ -130,7 +132,7 @@ impl Verdict {
         let mut after = self.clone();
         for at in 0..after.rulings.len() {
             let ruling = &self.rulings[at];
-            let (Ok(charged), Some(limit)) = (Cost::new(ruling.charged), &ruling.limit) else { continue };
+            let (Ok(charged), Some(limit)) = (Cost::new(ruling.charged), ruling.limit()) else { continue };
             // One state that several descriptors met was charged once.
             let same = |other: &Ruling| (other.place, &other.subject) == (ruling.place, &ruling.subject);
             let given = match self.rulings[..at].iter().position(same) {
@@ -165,7 +167,7 @@ impl Verdict {
 
     /// Why the store could not answer, if it could not.
     pub fn store_error(&self) -> Option<&StoreError> {
-        self.store_error.as_ref()
+        self.store_error.as_deref()
     }
 }
 
@@ -187,12 +189,12 @@ impl Ruling {
 
     /// Whom it counts.
     pub fn subject(&self) -> &str {
-        &self.subject
+        self.subject.as_str()
     }
 
     /// The limit that held: the policy's, or this caller's own. `None` never refuses.
     pub fn limit(&self) -> Option<&Limit> {
-        self.limit.as_ref()
+        self.policy.limit_or(self.own.as_ref())
     }
 
     /// What the limit says.
@@ -229,6 +231,6 @@ impl Ruling {
     pub fn near(&self) -> bool {
         let (limit, used) =
             (self.status.limit(), self.status.limit() - self.status.remaining().min(self.status.limit()));
-        self.limit.is_some() && self.status.allowed() && used * 100 > limit * u64::from(self.policy.near())
+        self.limit().is_some() && self.status.allowed() && used * 100 > limit * u64::from(self.policy.near())
     }
 }

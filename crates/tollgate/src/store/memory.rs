@@ -243,8 +243,9 @@ impl MemoryStoreBuilder {
 }
 
 impl Store for MemoryStore {
-    fn answers_at_once(&self) -> bool {
-        true
+    #[inline(always)]
+    fn embedded(&self) -> Option<&Self> {
+        Some(self)
     }
 
     async fn check(&self, checks: &[Check<'_>]) -> Result<Decision, StoreError> {

@@ -66,8 +66,8 @@ mod tests {
     #[test]
     fn a_list_is_read_as_subjects_are_written() {
         let all = [("user", "42"), ("path", "/a,b=c"), ("odd=key", r"\,")];
-        let written = tollgate::subject(all);
-        assert_eq!(entries(&written), all.map(|(key, value)| (key.to_owned(), value.to_owned())));
+        let written = tollgate::Subject::new(all);
+        assert_eq!(entries(written.as_str()), all.map(|(key, value)| (key.to_owned(), value.to_owned())));
         assert_eq!(entries(r"q=a=b\c"), [("q".to_owned(), r"a=b\c".to_owned())]);
         assert_eq!(entries("empty="), [("empty".to_owned(), String::new())]);
     }

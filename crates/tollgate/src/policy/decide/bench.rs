@@ -64,7 +64,7 @@ pub(super) struct Bench<'f, S> {
 
 impl<'f, S: Store> Bench<'f, S> {
     pub(super) fn new(store: &'f S, local: &'f MemoryStore, found: &'f [Found]) -> Self {
-        let unlimited = |found: &Found| match found.limit {
+        let unlimited = |found: &Found| match found.limit() {
             Some(_) => None,
             None => Some(Answer::new(Status::unlimited(), Source::Unlimited)),
         };
@@ -348,7 +348,7 @@ impl<'f, S: Store> Bench<'f, S> {
                 place: found.place,
                 descriptor: found.descriptor,
                 subject: found.subject.clone(),
-                limit: found.limit.clone(),
+                own: found.own.clone(),
                 status: answer.status,
                 source: answer.source,
                 asked: if let Charge::Take(cost) = found.charge { cost.get() } else { 0 },
@@ -357,6 +357,7 @@ impl<'f, S: Store> Bench<'f, S> {
             })
         };
         let Self { found, answers, decided_at, split, store_error, .. } = self;
+        let store_error = store_error.map(Box::new);
         Verdict { rulings: found.iter().zip(answers).filter_map(ruling).collect(), decided_at, split, store_error }
     }
 }

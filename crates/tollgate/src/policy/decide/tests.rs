@@ -390,11 +390,44 @@ mod alone_or_in_a_list {
             for (charge, down) in calls {
                 short.switch(down);
                 long.switch(down);
-                let domain = long.set.domain("d").unwrap();
-                let found = Match { policy: 0, descriptor: 0, subject: "all".to_owned(), limit: None };
-                let listed = ready(domain.decide(&long.store, &long.local, vec![found], charge));
+                let listed = ready(together(&long.store, &long.local, vec![long.found(charge)]));
                 prop_assert_eq!(Ok(short.ask(charge)), listed);
             }
+        }
+
+        #[test]
+        fn the_shortcut_takes_what_the_long_way_takes(policy in policies(), costs in prop::collection::vec(1..5_u64, 1..12)) {
+            let (short, long) = (Scene::of(vec![policy.clone()]), Scene::of(vec![policy]));
+            for cost in costs.into_iter().map(|units| Cost::new(units).unwrap()) {
+                let verdict = long.ask(Charge::Take(cost));
+                let domain = short.set.domain("d").unwrap();
+                match domain.take_now(&short.store.store, 0, &Subject::new([]), cost) {
+                    Some(status) => {
+                        prop_assert!(verdict.allowed());
+                        prop_assert_eq!(&status, verdict.rulings()[0].status());
+                    }
+                    // It has taken nothing, so whoever goes on gets the same verdict.
+                    None => {
+                        prop_assert_eq!(short.ask(Charge::Take(cost)), verdict);
+                    }
+                }
+            }
+        }
+
+        #[test]
+        fn the_shortcut_is_taken_where_a_policy_enforces_and_allows(cost in 1..5_u64) {
+            let scene = Scene::of(vec![policy("p", "3/min")]);
+            let domain = scene.set.domain("d").unwrap();
+            let taken = domain.take_now(&scene.store.store, 0, &Subject::new([]), Cost::new(cost).unwrap());
+            prop_assert_eq!(taken.map(|status| status.remaining()), 3_u64.checked_sub(cost));
+        }
+    }
+
+    impl Scene {
+        /// The policy, for everybody.
+        fn found(&self, charge: Charge) -> Found {
+            let everybody = Match { policy: 0, descriptor: 0, subject: Subject::new([]), limit: None };
+            Found::new(self.set.domain("d").unwrap(), 0, everybody, charge)
         }
     }
 }

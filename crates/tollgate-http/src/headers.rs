@@ -275,10 +275,7 @@ fn item(quoted: &str, [first, second]: [(&str, Option<u64>); 2]) -> String {
     let [one, two] = &mut digits;
     let one = first.1.map_or(["", ""], |number| [first.0, one.format(number)]);
     let two = second.1.map_or(["", ""], |number| [second.0, two.format(number)]);
-    let parts = [quoted, one[0], one[1], two[0], two[1]];
-    let mut text = String::with_capacity(parts.iter().map(|part| part.len()).sum());
-    parts.iter().for_each(|part| text.push_str(part));
-    text
+    [quoted, one[0], one[1], two[0], two[1]].concat()
 }
 
 /// A structured field's String, which holds printable ASCII only. The rest is percent-encoded, and so is `%`: two names

@@ -100,7 +100,7 @@ impl Domain {
         }
         let key = Key::new(policy.key_name(), subject).expect("a policy and a subject make a key");
         let decision = store.check_now(&Check::new(key, limit).cost(cost));
-        decision.allowed().then(|| *decision.binding())
+        decision.statuses().first().filter(|status| status.allowed()).copied()
     }
 }
 

@@ -7,7 +7,8 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use tollgate::{Check, Cost, Key, Limit, Limiter, MemoryStore, NotReady, Store, Subject};
+pub use tollgate::NotReady;
+use tollgate::{Check, Cost, Key, Limit, Limiter, MemoryStore, Policy, Store, Subject};
 use tower_layer::Layer;
 use tower_service::Service;
 
@@ -38,13 +39,14 @@ struct Terms {
 
 impl<Z> Throttle<Z> {
     /// Calls to `name` under `limit`, in this process. `sleep` is the timer of your runtime, such as
-    /// `tokio::time::sleep`.
+    /// `tokio::time::sleep`. The states are kept as those of the policy `name` of the domain `outbound`.
+    ///
+    /// # Panics
+    /// If `name` is empty.
     pub fn new(name: impl Into<String>, limit: Limit, sleep: Z) -> Self {
-        let name: String = name.into();
-        // A name has to fit a key.
-        let name = if name.is_empty() || name.len() > Key::MAX_POLICY { "outbound".to_owned() } else { name };
-        let terms =
-            Terms { name, account: Subject::new([]), limit, cost: Cost::ONE, patience: Duration::from_secs(30) };
+        let policy = Policy::new(name, "outbound", None).expect("a name for whom is called");
+        let (name, account) = (policy.key_name().to_owned(), Subject::new([]));
+        let terms = Terms { name, account, limit, cost: Cost::ONE, patience: Duration::from_secs(30) };
         Self { limiter: Limiter::new(MemoryStore::new()), terms: Arc::new(terms), sleep }
     }
 }
@@ -53,7 +55,13 @@ impl<Z, S> Throttle<Z, S> {
     /// A store that others use, too: all of them together keep the limit.
     #[must_use]
     pub fn store<T: Store>(self, store: T) -> Throttle<Z, T> {
-        Throttle { limiter: Limiter::new(store), terms: self.terms, sleep: self.sleep }
+        self.shared_store(Arc::new(store))
+    }
+
+    /// The same for a store that this process uses elsewhere.
+    #[must_use]
+    pub fn shared_store<T: Store>(self, store: Arc<T>) -> Throttle<Z, T> {
+        Throttle { limiter: Limiter::over(store), terms: self.terms, sleep: self.sleep }
     }
 
     /// Whose quota it is, where the third party counts several accounts apart.

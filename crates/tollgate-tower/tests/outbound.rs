@@ -6,11 +6,11 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::time::Instant;
-use tollgate::NotReady;
+use tollgate::MemoryStore;
 use tollgate_redis::RedisStore;
 use tollgate_testkit::Server;
 use tollgate_tower::Cost;
-use tollgate_tower::outbound::{Throttle, ThrottleError};
+use tollgate_tower::outbound::{NotReady, Throttle, ThrottleError};
 use tower::{Layer, Service, ServiceExt, service_fn};
 
 async fn shared(redis: &Server) -> RedisStore {
@@ -124,4 +124,19 @@ async fn without_the_store_no_call_is_made() {
     }));
     let error = service.oneshot(()).await.unwrap_err();
     assert!(matches!(error, ThrottleError::NotReady(NotReady::Check(_))), "{error:?}");
+}
+
+/// All names that were too long for a key were one and the same quota.
+#[tokio::test]
+async fn long_names_are_counted_apart() {
+    let served = || service_fn(|(): ()| std::future::ready(Ok::<(), Infallible>(())));
+    let store = Arc::new(MemoryStore::new());
+    let call = |name: String| {
+        let throttle = Throttle::new(name, "1/h".parse().unwrap(), tokio::time::sleep).patience(Duration::ZERO);
+        throttle.shared_store(Arc::clone(&store)).layer(served()).oneshot(())
+    };
+    let long = "name".repeat(100);
+    call(long.clone()).await.unwrap();
+    call(long.clone() + "r").await.unwrap();
+    assert!(call(long).await.is_err());
 }

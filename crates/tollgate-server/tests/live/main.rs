@@ -4,6 +4,8 @@
 mod hostile;
 mod openapi;
 mod overload;
+#[path = "../support/running.rs"]
+mod running;
 mod scraped;
 #[path = "../serve/served.rs"]
 #[expect(dead_code, reason = "shared with tests that use all of it")]

@@ -7,4 +7,6 @@ mod envoy;
 mod forward_auth;
 mod nginx;
 mod rig;
+#[path = "../support/running.rs"]
+mod running;
 mod traefik;

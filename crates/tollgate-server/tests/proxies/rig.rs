@@ -2,17 +2,15 @@
 
 use std::net::SocketAddr;
 use std::path::Path;
-use std::thread::JoinHandle;
 use std::time::Duration;
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
-use tokio::sync::oneshot;
-use tollgate_server::listen::Listener;
-use tollgate_server::{Listeners, RunError, Settings};
+use tollgate_server::{Listeners, Settings};
 use tollgate_testkit::http::Response;
-use tollgate_testkit::wait::{PATIENCE, until};
 use tollgate_testkit::{Port, Proxy, Upstream, http};
+
+use crate::running::Running;
 
 /// Those running together, ended in this order.
 pub struct Rig {
@@ -28,8 +26,8 @@ impl Rig {
         let (service, tollgate, port) = (Upstream::answering(serve), Tollgate::start(policies), Port::reserve());
         let filler = Filler(vec![
             ("8000", port.number()),
-            ("8080", tollgate.http.port()),
-            ("8081", tollgate.grpc.port()),
+            ("8080", tollgate.running.http.port()),
+            ("8081", tollgate.running.other.port()),
             ("3000", service.port()),
         ]);
         let proxy = proxy(&filler, port.number());
@@ -91,10 +89,7 @@ pub fn changed(text: String, changes: &[(&str, &str)]) -> String {
 
 /// A server of this process. Dropping it lets it drain.
 pub struct Tollgate {
-    http: SocketAddr,
-    grpc: SocketAddr,
-    stop: Option<oneshot::Sender<()>>,
-    thread: Option<JoinHandle<Result<(), RunError>>>,
+    running: Running,
     _folder: TempDir,
 }
 
@@ -106,31 +101,15 @@ impl Tollgate {
         }
         let settings =
             Settings { policies: Some(folder.path().to_owned()), notice: Duration::ZERO, ..Settings::default() };
-        let (stop, stopped) = oneshot::channel();
-        let (tell, told) = std::sync::mpsc::channel();
-        let thread = std::thread::spawn(move || {
-            let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
-            runtime.block_on(async move {
-                let listener = || Listener::bind("127.0.0.1:0".parse().unwrap()).unwrap();
-                let (http, grpc) = (listener(), listener());
-                tell.send((http.local_addr(), grpc.local_addr())).unwrap();
-                let listeners = Listeners { http: Some(http), grpc: Some(grpc), admin: None };
-                let shutdown = async {
-                    let _ = stopped.await;
-                };
-                tollgate_server::run(settings, listeners, shutdown).await
-            })
-        });
-        let (http, grpc) = told.recv().unwrap();
-        until("tollgate to answer", PATIENCE, || http::try_request(http, "GET", "/livez", &[], b"").ok());
-        Self { http, grpc, stop: Some(stop), thread: Some(thread), _folder: folder }
+        let running = Running::start(settings, |grpc| Listeners { grpc: Some(grpc), ..Listeners::default() });
+        Self { running, _folder: folder }
     }
 
     /// What is left of each policy that this falls under.
     pub fn remaining(&self, domain: &str, descriptor: &Value) -> Vec<u64> {
         let question = json!({"domain": domain, "descriptors": [descriptor]}).to_string();
         let headers = [("content-type", "application/json")];
-        let answer = http::request(self.http, "POST", "/v1/peek", &headers, question.as_bytes());
+        let answer = http::request(self.running.http, "POST", "/v1/peek", &headers, question.as_bytes());
         let answer: Value = serde_json::from_slice(&answer.body).unwrap();
         let left = |policy: &Value| policy["remaining"].as_u64().unwrap_or_else(|| panic!("{answer}"));
         answer["statuses"].as_array().unwrap_or_else(|| panic!("{answer}")).iter().map(left).collect()
@@ -138,15 +117,8 @@ impl Tollgate {
 
     /// Ends it, while the others go on.
     pub fn stop(&mut self) {
-        self.stop.take().map(|stop| stop.send(()));
-        if let Some(thread) = self.thread.take() {
-            thread.join().unwrap().unwrap();
+        if let Some(ended) = self.running.end() {
+            ended.unwrap();
         }
-    }
-}
-
-impl Drop for Tollgate {
-    fn drop(&mut self) {
-        self.stop();
     }
 }

@@ -5,6 +5,8 @@ mod admin;
 mod forward_auth;
 mod http;
 mod reload;
+#[path = "../support/running.rs"]
+mod running;
 mod served;
 mod sharing;
 mod store_down;

@@ -2,15 +2,14 @@
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::thread::JoinHandle;
 use std::time::Duration;
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
-use tokio::sync::oneshot;
-use tollgate_server::listen::Listener;
 use tollgate_server::{Listeners, RunError, Settings, Token};
 use tollgate_testkit::http::{self, Response};
+
+use crate::running::Running;
 
 pub const TOKEN: &str = "a token for this test";
 
@@ -18,8 +17,7 @@ pub const TOKEN: &str = "a token for this test";
 pub struct Served {
     pub http: SocketAddr,
     pub admin: SocketAddr,
-    stop: Option<oneshot::Sender<()>>,
-    thread: Option<JoinHandle<Result<(), RunError>>>,
+    running: Running,
     folder: TempDir,
 }
 
@@ -41,25 +39,8 @@ impl Served {
             ..Settings::default()
         };
         set(&mut settings);
-        let (stop, stopped) = oneshot::channel();
-        let (tell, told) = std::sync::mpsc::channel();
-        let thread = std::thread::spawn(move || {
-            let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
-            runtime.block_on(async move {
-                let listener = || Listener::bind("127.0.0.1:0".parse().unwrap()).unwrap();
-                let (http, admin) = (listener(), listener());
-                tell.send((http.local_addr(), admin.local_addr())).unwrap();
-                let listeners = Listeners { http: Some(http), admin: Some(admin), grpc: None };
-                let shutdown = async move {
-                    let _ = stopped.await;
-                };
-                tollgate_server::run(settings, listeners, shutdown).await
-            })
-        });
-        let (http, admin) = told.recv().unwrap();
-        let served = Self { http, admin, stop: Some(stop), thread: Some(thread), folder };
-        until("the server to answer", || http::try_request(http, "GET", "/livez", &[], b"").is_ok());
-        served
+        let running = Running::start(settings, |admin| Listeners { admin: Some(admin), ..Listeners::default() });
+        Self { http: running.http, admin: running.other, running, folder }
     }
 
     pub fn policy_file(&self) -> PathBuf {
@@ -101,18 +82,7 @@ impl Served {
 
     /// Lets it drain, and says how it ended.
     pub fn stop(mut self) -> Result<(), RunError> {
-        self.end().unwrap()
-    }
-
-    fn end(&mut self) -> Option<Result<(), RunError>> {
-        self.stop.take().map(|stop| stop.send(()));
-        self.thread.take().map(|thread| thread.join().unwrap())
-    }
-}
-
-impl Drop for Served {
-    fn drop(&mut self) {
-        self.end();
+        self.running.end().unwrap()
     }
 }
 

@@ -50,17 +50,22 @@ impl Traps {
 
     #[cold]
     fn look_closely_at(&self, headers: &HeaderMap, peer: IpAddr, trust: &Trust) {
-        if trust.proxies.trusts_everybody() && first_time(&self.everybody_trusted) {
-            tracing::warn!(
-                "every address is a trusted proxy, so callers can name themselves: trust only your proxies' networks"
-            );
-        }
-        if !trust.proxies.is_none() {
-            self.looks.store(LOOKS, Relaxed);
-            return;
-        }
         self.looks.store(self.looks.load(Relaxed) + 1, Relaxed);
         let forwarded = headers.contains_key(X_FORWARDED_FOR) || headers.contains_key(FORWARDED);
+        if !trust.proxies.is_none() {
+            if trust.proxies.trusts_everybody() && first_time(&self.everybody_trusted) {
+                tracing::warn!(
+                    "every address is a trusted proxy, so callers can name themselves: trust only your proxies' networks"
+                );
+            }
+            if forwarded && is_private(peer) && !trust.proxies.trusts(peer) && first_time(&self.header_ignored) {
+                tracing::warn!(
+                    "{peer} names whom it forwards for, and is not one of the trusted proxies, so all of them share one limit: if it \
+                     is yours, add its network to `RateLimit::trust`"
+                );
+            }
+            return;
+        }
         if forwarded && first_time(&self.header_ignored) {
             tracing::warn!(
                 "requests name whom they were forwarded for, and nobody is trusted to say so: if a proxy stands in front, set \
@@ -75,7 +80,7 @@ impl Traps {
             self.one_caller.store(true, Relaxed);
         } else if self.calls_of(peer) == SUSPICIOUS && first_time(&self.one_caller) {
             tracing::warn!(
-                "the first {SUSPICIOUS} calls all came from one private address, and share one limit: if that is your proxy, set \
+                "all calls so far came from one private address, and share one limit: if that is your proxy, set \
                  `RateLimit::trust` to its network"
             );
         }

@@ -148,6 +148,20 @@ async fn a_trusted_proxy_is_nothing_to_warn_of() {
 }
 
 #[tokio::test]
+async fn a_proxy_outside_the_trusted_networks_is_named_once() {
+    let heard = Heard::listen();
+    let layer = trusting("172.16.0.0/12");
+    // Somebody on the internet may write what it likes.
+    send(&layer, forwarded("192.0.2.1", "x-forwarded-for", "203.0.113.7")).await;
+    assert_eq!(heard.lines(), []);
+    for _ in 0..3 {
+        send(&layer, forwarded("10.0.0.1", "x-forwarded-for", "203.0.113.7")).await;
+    }
+    let (level, line) = heard.only();
+    assert!(level == Level::WARN && line.contains("10.0.0.1") && line.contains("RateLimit::trust"), "{line}");
+}
+
+#[tokio::test]
 async fn a_thousand_calls_of_one_private_address_look_like_a_proxy() {
     let heard = Heard::listen();
     let layer = wide();

@@ -55,11 +55,14 @@ impl Status {
         Self { retry_after, reset_after, limit: units(limit.capacity()), remaining: units(remaining), allowed }
     }
 
-    /// The status of a check that was charged and then given back.
+    /// The status of a check that was charged and then given back. Until when the rest counts is not known better than before,
+    /// unless there is none.
     #[doc(hidden)]
     #[must_use]
     pub fn with_given_back(self, given: u64) -> Self {
-        Self { remaining: units(self.remaining() + given).min(self.limit), ..self }
+        let remaining = units(self.remaining() + given).min(self.limit);
+        let reset_after = if given > 0 && remaining == self.limit { 0 } else { self.reset_after };
+        Self { remaining, reset_after, ..self }
     }
 
     /// The same numbers, with another outcome.

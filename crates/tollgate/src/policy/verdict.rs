@@ -86,6 +86,8 @@ pub struct Ruling {
     pub(super) source: Source,
     pub(super) asked: u64,
     pub(super) charged: u64,
+    /// When, on the clock of whoever charged it.
+    pub(super) charged_at: Option<Timestamp>,
     pub(super) given_back: u64,
 }
 
@@ -120,9 +122,14 @@ impl Verdict {
     /// left. `None` if no limit applied.
     pub fn binding(&self) -> Option<&Ruling> {
         let limits = self.rulings.iter().filter(|ruling| ruling.mode() != Mode::Shadow && ruling.limit().is_some());
-        // A quota that is used up binds only if the call is denied.
-        let allowed = self.allowed();
-        let binds = |ruling: &&Ruling| ruling.mode() != Mode::Quota || !allowed || ruling.status.allowed();
+        let outcome = self.outcome();
+        let binds = |ruling: &&Ruling| match outcome {
+            // A quota that is used up binds only if the call is denied.
+            Outcome::Allowed => ruling.mode() != Mode::Quota || ruling.status.allowed(),
+            // Of a policy that could not be evaluated nobody knows the wait.
+            Outcome::Denied => ruling.source != Source::OnErrorDeny,
+            Outcome::Unavailable => true,
+        };
         limits.clone().filter(binds).max_by(|a, b| a.status.tightness(&b.status)).or_else(|| limits.clone().next())
     }
 
@@ -141,8 +148,8 @@ impl Verdict {
                     let key = Key::new(ruling.policy.key_name(), &ruling.subject).expect("it was a key before");
                     let check = Check::new(key, limit).cost(charged);
                     let given = match ruling.source {
-                        Source::OnErrorLocal => local.refund(&check, None).await,
-                        _ => store.refund(&check, self.decided_at).await,
+                        Source::OnErrorLocal => local.refund(&check, ruling.charged_at).await,
+                        _ => store.refund(&check, ruling.charged_at).await,
                     };
                     given.unwrap_or(0)
                 }

@@ -39,6 +39,7 @@ fn verdict(found: Found, decision: &Decision) -> Verdict {
         source: decision.source(),
         asked,
         charged: if decision.allowed() { asked } else { 0 },
+        charged_at: Some(decision.decided_at()),
         given_back: 0,
     };
     let (decided_at, split) = (Some(decision.decided_at()), decision.split());

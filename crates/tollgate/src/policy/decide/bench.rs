@@ -181,9 +181,13 @@ impl<'f, S: Store> Bench<'f, S> {
         if self.denied() || groups.iter().any(|group| group.hopeless().is_some()) {
             self.look(&groups).await;
             for group in &groups {
-                if let Some(answer) = group.hopeless() {
-                    self.answer(group, answer);
-                }
+                let Some(hopeless) = group.hopeless() else { continue };
+                let seen = self
+                    .status_of(group)
+                    .filter(|seen| !matches!(seen.source, Source::OnErrorAllow | Source::OnErrorDeny));
+                // More is asked than there ever is, but what is left is left.
+                let status = seen.map_or(hopeless.status, |seen| seen.status.as_hopeless());
+                self.answer(group, Answer { status, ..hopeless });
             }
         } else {
             self.take_together(&groups).await;
@@ -353,6 +357,7 @@ impl<'f, S: Store> Bench<'f, S> {
                 source: answer.source,
                 asked: if let Charge::Take(cost) = found.charge { cost.get() } else { 0 },
                 charged: answer.charged,
+                charged_at: answer.charged_at,
                 given_back: answer.given_back,
             })
         };

@@ -1,11 +1,15 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
+mod giving_back;
+mod shortcuts;
+
 use super::super::{Excess, OnError, Outcome, Rule, Rules, Ruling, Want};
 use super::*;
 use crate::clock::ManualClock;
 use crate::counter::{CounterError, CounterName, CounterOp, CounterValue};
 use crate::decision::{Decision, Source};
 use crate::limiter::MAX_CHECKS;
+pub(super) use crate::store::at_once as ready;
 
 /// A store that can be switched off.
 struct Frail {
@@ -90,15 +94,6 @@ impl Scene {
 
     fn switch(&self, down: bool) {
         self.store.down.store(down, Ordering::Relaxed);
-    }
-}
-
-/// The embedded store never waits.
-pub(super) fn ready<T>(future: impl Future<Output = T>) -> T {
-    let mut context = std::task::Context::from_waker(std::task::Waker::noop());
-    match std::pin::pin!(future).poll(&mut context) {
-        std::task::Poll::Ready(value) => value,
-        std::task::Poll::Pending => unreachable!("the embedded store never waits"),
     }
 }
 
@@ -361,73 +356,28 @@ fn a_call_of_too_many_limits_is_refused_before_anything_is_charged() {
     assert!(scene.store.store.is_empty());
 }
 
-mod alone_or_in_a_list {
-    use super::*;
-    use proptest::prelude::*;
+/// A policy that nobody could ask about hid the wait of the one that denied.
+#[test]
+fn what_is_not_known_does_not_bind_beside_what_is() {
+    let unknown = policy("unknown", "9/h").with_on_error(OnError::Deny);
+    let scene = Scene::of(vec![unknown, policy("known", "1/min")]);
+    // The other policy of the call keeps it from being charged, so that one is charged alone.
+    let alone = Scene::of(vec![policy("known", "1/min")]);
+    alone.switch(true);
+    alone.take(1);
+    let scene = Scene { local: alone.local, ..scene };
+    scene.switch(true);
+    let denied = scene.take(1);
+    assert_eq!(denied.outcome(), Outcome::Denied);
+    assert_eq!(denied.binding().unwrap().policy().name(), "known");
+}
 
-    fn policies() -> impl Strategy<Value = Policy> {
-        let limit = prop::sample::select(vec!["3/min", "0/min", "2/min sliding_log", "5/h fixed_window"]);
-        let (modes, on_errors) = (prop::sample::select(Mode::ALL), prop::sample::select(OnError::ALL));
-        (limit, modes, on_errors, prop::sample::select(Excess::ALL)).prop_map(|(limit, mode, on_error, excess)| {
-            policy("p", limit).with_mode(mode).with_on_error(on_error).with_excess(excess)
-        })
-    }
-
-    fn calls() -> impl Strategy<Value = Vec<(Charge, bool)>> {
-        let cost = || (1..5_u64).prop_map(|units| Cost::new(units).unwrap());
-        let charge = prop_oneof![
-            4 => cost().prop_map(Charge::Take),
-            1 => Just(Charge::Look),
-            1 => cost().prop_map(|cost| Charge::GiveBack(cost, None)),
-        ];
-        prop::collection::vec((charge, prop::bool::weighted(0.2)), 1..12)
-    }
-
-    proptest! {
-        #[test]
-        fn one_policy_gets_the_same_verdict(policy in policies(), calls in calls()) {
-            let (short, long) = (Scene::of(vec![policy.clone()]), Scene::of(vec![policy]));
-            for (charge, down) in calls {
-                short.switch(down);
-                long.switch(down);
-                let listed = ready(together(&long.store, &long.local, vec![long.found(charge)]));
-                prop_assert_eq!(Ok(short.ask(charge)), listed);
-            }
-        }
-
-        #[test]
-        fn the_shortcut_takes_what_the_long_way_takes(policy in policies(), costs in prop::collection::vec(1..5_u64, 1..12)) {
-            let (short, long) = (Scene::of(vec![policy.clone()]), Scene::of(vec![policy]));
-            for cost in costs.into_iter().map(|units| Cost::new(units).unwrap()) {
-                let verdict = long.ask(Charge::Take(cost));
-                let domain = short.set.domain("d").unwrap();
-                match domain.take_now(&short.store.store, 0, &Subject::new([]), cost) {
-                    Some(status) => {
-                        prop_assert!(verdict.allowed());
-                        prop_assert_eq!(&status, verdict.rulings()[0].status());
-                    }
-                    // It has taken nothing, so whoever goes on gets the same verdict.
-                    None => {
-                        prop_assert_eq!(short.ask(Charge::Take(cost)), verdict);
-                    }
-                }
-            }
-        }
-
-        #[test]
-        fn the_shortcut_is_taken_where_a_policy_enforces_and_allows(cost in 1..5_u64) {
-            let scene = Scene::of(vec![policy("p", "3/min")]);
-            let domain = scene.set.domain("d").unwrap();
-            let taken = domain.take_now(&scene.store.store, 0, &Subject::new([]), Cost::new(cost).unwrap());
-            prop_assert_eq!(taken.map(|status| status.remaining()), 3_u64.checked_sub(cost));
-        }
-    }
-
-    impl Scene {
-        /// The policy, for everybody.
-        fn found(&self, charge: Charge) -> Found {
-            let everybody = Match { policy: 0, descriptor: 0, subject: Subject::new([]), limit: None };
-            Found::new(self.set.domain("d").unwrap(), 0, everybody, charge)
-        }
-    }
+/// A cost beyond the limit was told that nothing was left.
+#[test]
+fn a_cost_beyond_the_limit_is_told_what_is_left() {
+    let scene = Scene::of(vec![policy("p", "10/h")]);
+    scene.take(1);
+    let denied = scene.take(11);
+    let status = *denied.binding().unwrap().status();
+    assert_eq!((status.allowed(), status.remaining(), status.retry_after()), (false, 9, None));
 }

@@ -88,7 +88,7 @@ impl Headers<'_> {
     /// The same, with what is constant of the only line, if somebody has it.
     pub(crate) fn apply_with(&self, constant: Option<&Constant>, to: &mut HeaderMap) {
         self.each(constant, |name, value| {
-            if self.dialect == Dialect::Draft10 && name != RETRY_AFTER {
+            if self.dialect.is_list() && name != RETRY_AFTER {
                 to.append(name, value);
             } else {
                 to.insert(name, value);

@@ -45,4 +45,4 @@ pub use decision::{Answer, NO_POLICY, Part, decision_json, millis_up};
 pub use digest::digest;
 pub use headers::{Dialect, Headers, Line, UnknownDialect, seconds_up};
 pub use problem::Problem;
-pub use verdict::{VerdictHeaders, verdict_headers, verdict_json, verdict_problem};
+pub use verdict::{SOON, VerdictHeaders, verdict_headers, verdict_json, verdict_problem};

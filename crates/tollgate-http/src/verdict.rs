@@ -11,8 +11,8 @@ use tollgate::{Mode, Outcome, Policy, Ruling, Source, Status, Verdict};
 use crate::headers::Constant;
 use crate::{Answer, Dialect, Headers, Line, Part, Problem};
 
-/// When to come again if nobody knows.
-const SOON: Duration = Duration::from_secs(1);
+/// When to come again if nobody knows, as callers are told whom a policy refuses that cannot be evaluated.
+pub const SOON: Duration = Duration::from_secs(1);
 
 /// What a refused caller is told.
 pub fn verdict_problem(verdict: &Verdict) -> Problem {

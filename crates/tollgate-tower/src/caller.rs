@@ -1,12 +1,13 @@
 //! Who is calling.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
-use http::Extensions;
-use http::header::HeaderName;
+use http::header::{GetAll, HeaderName, HeaderValue};
 use http::request::Parts;
+use http::{Extensions, Method};
 use tollgate::Subject;
 use tollgate_http::{Prefixes, Trust, client_address, digest};
 
@@ -18,7 +19,7 @@ use crate::traps::Traps;
 /// Callers of whom it is not known share one state, so that leaving it out gains nothing.
 #[derive(Clone)]
 pub struct Caller {
-    features: Vec<(&'static str, Feature)>,
+    features: Vec<(Cow<'static, str>, Feature)>,
 }
 
 /// A text made of a request.
@@ -39,13 +40,15 @@ impl Caller {
         Self::of("address", Feature::Address)
     }
 
-    /// The value of a header, such as an API key. It is hashed before it becomes part of a key.
+    /// The value of a header, such as an API key. It is hashed before it becomes part of a key. An empty one is unknown, and so are
+    /// two: who authenticates by the other must not be counted by this one.
     ///
     /// # Panics
     /// If `name` is no header's name.
-    pub fn header(name: &'static str) -> Self {
-        let header = HeaderName::from_bytes(name.as_bytes()).expect("the name of a header");
-        Self::of(name, Feature::Header(header))
+    #[track_caller]
+    pub fn header(name: &str) -> Self {
+        let Ok(header) = HeaderName::from_bytes(name.as_bytes()) else { panic!("`{name}` is no header's name") };
+        Self::of(header.as_str().to_owned(), Feature::Header(header))
     }
 
     /// What an authentication layer before this one has put into the extensions of the request.
@@ -61,7 +64,8 @@ impl Caller {
         Self::from_fn("extension", move |parts| parts.extensions.get::<E>().map(&told))
     }
 
-    /// The method, so that each is counted apart.
+    /// The method, so that each is counted apart. Those that HTTP does not define are counted together, or a caller could invent
+    /// as many as it likes.
     pub fn method() -> Self {
         Self::of("method", Feature::Method)
     }
@@ -94,14 +98,19 @@ impl Caller {
         self.features.iter().any(|(_, feature)| matches!(feature, Feature::Told(_)))
     }
 
-    fn of(name: &'static str, feature: Feature) -> Self {
-        Self { features: vec![(name, feature)] }
+    fn of(name: impl Into<Cow<'static, str>>, feature: Feature) -> Self {
+        Self { features: vec![(name.into(), feature)] }
+    }
+
+    /// Whether the address matters.
+    pub(crate) fn is_by_address(&self) -> bool {
+        self.features.iter().any(|(_, feature)| matches!(feature, Feature::Address))
     }
 
     /// What is known of the caller, and whether all of it is.
     #[inline(always)]
     pub(crate) fn subject(&self, seen: Seen<'_>, addresses: &Addresses) -> (Subject, bool) {
-        if let [(_, Feature::Address)] = self.features[..]
+        if let [(_, Feature::Address)] = &self.features[..]
             && let Some(subject) = addresses.usual_subject(seen)
         {
             return (subject, true);
@@ -111,14 +120,14 @@ impl Caller {
 
     fn combined(&self, seen: Seen<'_>, addresses: &Addresses) -> (Subject, bool) {
         let mut known = true;
-        let values: Vec<(&'static str, String)> = self
+        let values: Vec<(&str, String)> = self
             .features
             .iter()
             .map(|(name, feature)| {
                 let value = feature.value(seen, addresses);
                 known &= value.is_some();
                 // A digest or an address is never empty: nobody can pass for the unknown.
-                (*name, value.unwrap_or_default())
+                (&**name, value.unwrap_or_default())
             })
             .collect();
         (Subject::new(values.iter().map(|(name, value)| (*name, value.as_str()))), known)
@@ -129,11 +138,32 @@ impl Feature {
     fn value(&self, seen: Seen<'_>, addresses: &Addresses) -> Option<String> {
         match self {
             Self::Address => addresses.of(seen).map(|address| addresses.prefixes.mask(address)),
-            Self::Header(name) => seen.headers.get(name).map(|value| digest(value.as_bytes())),
-            Self::Method => Some(seen.method.as_str().to_owned()),
+            Self::Header(name) => only(seen.headers.get_all(name)).map(|value| digest(value.as_bytes())),
+            Self::Method => Some(standard(seen.method).to_owned()),
             Self::Told(told) => told(seen.parts()).filter(|value| !value.is_empty()),
         }
     }
+}
+
+/// The only value, unless it is empty.
+fn only(values: GetAll<'_, HeaderValue>) -> Option<&HeaderValue> {
+    let mut values = values.iter();
+    values.next().filter(|value| values.next().is_none() && !value.is_empty())
+}
+
+fn standard(method: &Method) -> &str {
+    const STANDARD: [Method; 9] = [
+        Method::GET,
+        Method::POST,
+        Method::PUT,
+        Method::DELETE,
+        Method::HEAD,
+        Method::OPTIONS,
+        Method::CONNECT,
+        Method::PATCH,
+        Method::TRACE,
+    ];
+    if STANDARD.contains(method) { method.as_str() } else { "other" }
 }
 
 /// Whose address is the caller's.
@@ -164,8 +194,22 @@ impl Addresses {
         if !self.trust.proxies.is_none() || u32::from(self.prefixes.v4) < Ipv4Addr::BITS {
             return None;
         }
-        self.traps.look_at(seen.headers, peer.into(), &self.trust);
         Some(Subject::of_ipv4(peer))
+    }
+
+    /// Looks for known traps: to be called once for each request.
+    #[inline(always)]
+    pub(crate) fn look(&self, seen: Seen<'_>) {
+        if self.traps.are_looked_for() {
+            self.look_closely(seen);
+        }
+    }
+
+    #[cold]
+    fn look_closely(&self, seen: Seen<'_>) {
+        if let Some(peer) = self.peer(seen) {
+            self.traps.look_at(seen.headers, peer, &self.trust);
+        }
     }
 
     fn of(&self, seen: Seen<'_>) -> Option<IpAddr> {
@@ -173,7 +217,6 @@ impl Addresses {
             self.traps.no_peer();
             return None;
         };
-        self.traps.look_at(seen.headers, peer, &self.trust);
         Some(client_address(peer, seen.headers, &self.trust))
     }
 }

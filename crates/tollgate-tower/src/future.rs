@@ -45,7 +45,7 @@ pin_project! {
             after: Option<After<S>>,
         },
         // Units are given back before the response goes out. In a box, as it is rare.
-        Settling { unsettled: Option<Box<Unsettled<T::Response, S>>> },
+        Settling { unsettled: Option<Box<Unsettled<Result<T::Response, T::Error>, S>>> },
         Refused { response: Option<Response<Bytes>> },
     }
 }
@@ -66,10 +66,10 @@ pub(crate) enum After<S> {
     Verdict { settings: Arc<Settings<S>>, verdict: Box<Verdict> },
 }
 
-/// A response that waits until its units are given back.
+/// What a service came to, waiting until its units are given back.
 struct Unsettled<R, S> {
     settling: Settling,
-    response: R,
+    served: R,
     settings: Arc<Settings<S>>,
 }
 
@@ -95,6 +95,11 @@ where
     #[inline(always)]
     pub(crate) fn serving(response: T::Future, after: After<S>) -> Self {
         Self { stage: Stage::Serving { response, after: Some(after) } }
+    }
+
+    /// Whether the service behind is not called.
+    pub(crate) fn is_refused(&self) -> bool {
+        matches!(self.stage, Stage::Refused { .. })
     }
 
     /// Passes a request on, or refuses it.
@@ -135,16 +140,11 @@ impl<S> Settings<S> {
         let refusal = Refusal::new(verdict, request);
         let mut response = self.responder.as_ref().map_or_else(|| refusal.response(), |responder| responder(&refusal));
         let verdict = refusal.into_verdict();
-        self.tell(&verdict, response.headers_mut());
+        self.headers.apply(&verdict, response.headers_mut());
+        self.expose(response.headers_mut());
         response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
         response.extensions_mut().insert(verdict);
         response
-    }
-
-    /// Says in headers what is left.
-    fn tell(&self, verdict: &Verdict, headers: &mut HeaderMap) {
-        self.headers.apply(verdict, headers);
-        self.expose(headers);
     }
 
     /// Lets scripts of other origins read them.
@@ -176,28 +176,30 @@ where
                     ResponseFuture::decided(&mut service, &settings, decided, request).stage
                 }
                 StageProjection::Serving { response, after } => {
-                    let mut response = ready!(response.poll(context))?;
+                    let mut served = ready!(response.poll(context));
                     match after.take() {
                         None => {}
                         Some(After::Status { settings, status }) => {
-                            settings.tell_status(&status, response.headers_mut());
+                            if let Ok(response) = &mut served {
+                                settings.tell_status(&status, response);
+                            }
                         }
-                        Some(After::Verdict { settings, verdict }) => match settings.settle(*verdict, response) {
-                            Eventually::Now(settled) => response = settled,
+                        Some(After::Verdict { settings, verdict }) => match settings.settle(*verdict, served) {
+                            Eventually::Now(settled) => served = settled,
                             Eventually::Later(unsettled) => {
                                 this.stage.set(Stage::Settling { unsettled: Some(Box::new(unsettled)) });
                                 continue;
                             }
                         },
                     }
-                    return Poll::Ready(Ok(response.map(ResponseBody::served)));
+                    return Poll::Ready(served.map(|response| response.map(ResponseBody::served)));
                 }
                 StageProjection::Settling { unsettled } => {
                     let waiting = unsettled.as_mut().expect("polled after it was ready");
                     let verdict = ready!(waiting.settling.as_mut().poll(context));
-                    let Unsettled { mut response, settings, .. } = *unsettled.take().expect("it was there just now");
-                    settings.finish(verdict, &mut response);
-                    return Poll::Ready(Ok(response.map(ResponseBody::served)));
+                    let Unsettled { served, settings, .. } = *unsettled.take().expect("it was there just now");
+                    let served = settings.finish(verdict, served);
+                    return Poll::Ready(served.map(|response| response.map(ResponseBody::served)));
                 }
                 StageProjection::Refused { response } => {
                     let response = response.take().expect("polled after it was ready");
@@ -209,31 +211,48 @@ where
     }
 }
 
+/// What the service behind came to.
+type Served<B, E> = Result<Response<B>, E>;
+
 impl<S: Store + 'static> Settings<S> {
-    /// Gives back what a response does not count for, and tells what is left.
-    fn settle<B>(
+    /// Gives back what does not count, and tells what is left.
+    fn settle<B, E>(
         self: Arc<Self>,
         verdict: Verdict,
-        response: Response<B>,
-    ) -> Eventually<Response<B>, Unsettled<Response<B>, S>> {
-        let (parts, body) = response.into_parts();
-        let counted = self.counts.as_ref().is_none_or(|counts| counts(&parts));
-        let mut response = Response::from_parts(parts, body);
-        match if counted { Eventually::Now(verdict) } else { self.give_back(verdict) } {
-            Eventually::Now(verdict) => {
-                self.finish(verdict, &mut response);
-                Eventually::Now(response)
+        served: Served<B, E>,
+    ) -> Eventually<Served<B, E>, Unsettled<Served<B, E>, S>> {
+        let (served, counted) = match (&self.counts, served) {
+            (None, served) => (served, true),
+            (Some(counts), Ok(response)) => {
+                let (parts, body) = response.into_parts();
+                let counted = (counts.response)(&parts);
+                (Ok(Response::from_parts(parts, body)), counted)
             }
-            Eventually::Later(settling) => Eventually::Later(Unsettled { settling, response, settings: self }),
+            (Some(counts), Err(error)) => (Err(error), counts.error),
+        };
+        match if counted { Eventually::Now(verdict) } else { self.give_back(verdict) } {
+            Eventually::Now(verdict) => Eventually::Now(self.finish(verdict, served)),
+            Eventually::Later(settling) => Eventually::Later(Unsettled { settling, served, settings: self }),
         }
     }
 
-    fn finish<B>(&self, verdict: Verdict, response: &mut Response<B>) {
-        self.tell(&verdict, response.headers_mut());
-        if self.shared {
+    fn finish<B, E>(&self, verdict: Verdict, served: Served<B, E>) -> Served<B, E> {
+        let mut response = served?;
+        let refused = is_refused(&response);
+        if !refused || self.headers.dialect().is_list() {
+            self.headers.apply(&verdict, response.headers_mut());
+        }
+        self.expose(response.headers_mut());
+        if self.shared && !refused {
             response.extensions_mut().insert(verdict);
         }
+        Ok(response)
     }
+}
+
+/// Whether a layer further in has refused the call: what it said of itself stands.
+pub(crate) fn is_refused<B>(response: &Response<B>) -> bool {
+    response.extensions().get::<Verdict>().is_some_and(|verdict| !verdict.allowed())
 }
 
 impl<T, S, ReqBody> fmt::Debug for ResponseFuture<T, S, ReqBody>

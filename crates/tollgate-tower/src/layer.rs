@@ -7,7 +7,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use http::request::Parts;
 use http::{Response, response};
-use tollgate::{Cost, Descriptor, Domain, Limit, MemoryStore, PolicySet, Rules, Store};
+use tollgate::{Cost, Descriptor, Domain, Limit, MemoryStore, PolicySet, Rules, Store, Verdict};
 use tollgate_http::{Dialect, Prefixes, Trust, VerdictHeaders};
 use tower_layer::Layer;
 
@@ -44,10 +44,13 @@ pub(crate) struct Settings<S> {
     pub(crate) shared: bool,
     pub(crate) preflight: bool,
     pub(crate) responder: Option<Responder>,
+    pub(crate) observe: Option<Observe>,
     // What follows from all that.
     pub(crate) headers: VerdictHeaders,
     /// Whether a closure wants to see the request.
     pub(crate) told: bool,
+    /// Whether it matters from where requests come.
+    pub(crate) by_address: bool,
     /// Whether the shortcut may be tried.
     pub(crate) short: bool,
 }
@@ -65,7 +68,17 @@ pub(crate) type PolicySource = Arc<dyn Fn() -> Arc<PolicySet> + Send + Sync>;
 pub(crate) type Describe = Arc<dyn Fn(&Parts) -> Descriptor + Send + Sync>;
 pub(crate) type CostOf = Arc<dyn Fn(&Parts) -> Cost + Send + Sync>;
 pub(crate) type Skip = Arc<dyn Fn(&Parts) -> bool + Send + Sync>;
-pub(crate) type Counts = Arc<dyn Fn(&response::Parts) -> bool + Send + Sync>;
+
+/// What stays counted.
+#[derive(Clone)]
+pub(crate) struct Counts {
+    /// Such responses.
+    pub(crate) response: Arc<dyn Fn(&response::Parts) -> bool + Send + Sync>,
+    /// Calls that got none.
+    pub(crate) error: bool,
+}
+
+pub(crate) type Observe = Arc<dyn Fn(&Verdict) + Send + Sync>;
 pub(crate) type Responder = Arc<dyn Fn(&Refusal) -> Response<Bytes> + Send + Sync>;
 
 impl RateLimit {
@@ -89,8 +102,10 @@ impl RateLimit {
             shared: false,
             preflight: false,
             responder: None,
+            observe: None,
             headers: VerdictHeaders::default(),
             told: false,
+            by_address: false,
             short: false,
         };
         Self { settings: Arc::new(settings) }
@@ -105,13 +120,15 @@ impl Default for RateLimit {
 
 impl Plan {
     fn compile(domain: String, rules: Vec<Rule>) -> Self {
-        let mut policies = Vec::with_capacity(rules.len());
+        let mut names: Vec<String> = Vec::with_capacity(rules.len());
         for (at, rule) in rules.iter().enumerate() {
-            // Two rules of one name would be one state.
-            let taken = rules[..at].iter().filter(|earlier| earlier.name == rule.name).count();
-            let name = if taken == 0 { rule.name.clone() } else { format!("{}-{}", rule.name, taken + 1) };
-            policies.push(rule.policy(&domain, name));
+            // Two rules of one name would be one state. Who has a name of its own keeps it.
+            let is_free = |name: &String| !names.contains(name) && rules.iter().all(|other| other.name != *name);
+            let numbered = || (2..).map(|number| format!("{}-{number}", rule.name)).find(is_free);
+            let repeated = rules[..at].iter().any(|earlier| earlier.name == rule.name);
+            names.extend(if repeated { numbered() } else { Some(rule.name.clone()) });
         }
+        let policies = rules.iter().zip(names).map(|(rule, name)| rule.policy(&domain, name)).collect();
         // Which rules apply is found here, by request: nothing is left to match.
         let compiled = Arc::new(Domain::new(domain.clone(), policies, Box::new(Rules::default())));
         Self::Rules { domain, rules, compiled }
@@ -127,7 +144,8 @@ impl<S: Store> RateLimit<S> {
         self
     }
 
-    /// One limit more. All of them make one decision: all are charged, or none.
+    /// One limit more. All of them make one decision: all are charged, or none. Takes the place of
+    /// [`policies`](Self::policies).
     #[must_use]
     pub fn rule(self, rule: Rule) -> Self {
         let (domain, mut rules) = match &self.settings.plan {
@@ -139,20 +157,20 @@ impl<S: Store> RateLimit<S> {
     }
 
     /// The namespace of the rules' states. `http` unless said: layers of one store and one domain share the states of rules
-    /// of the same name.
+    /// of the same name. [`policies`](Self::policies) name a domain of their own.
     #[must_use]
     pub fn domain(self, domain: impl Into<String>) -> Self {
         let mut domain: String = domain.into();
         if domain.is_empty() {
             domain.push_str("http");
         }
-        let plan = match &self.settings.plan {
-            Plan::Rules { rules, .. } => Plan::compile(domain, rules.clone()),
-            Plan::Policies { source, describe, .. } => {
-                Plan::Policies { source: Arc::clone(source), domain, describe: Arc::clone(describe) }
+        match &self.settings.plan {
+            Plan::Rules { rules, .. } => {
+                let plan = Plan::compile(domain, rules.clone());
+                self.with(|settings| settings.plan = plan)
             }
-        };
-        self.with(|settings| settings.plan = plan)
+            Plan::Policies { .. } => self,
+        }
     }
 
     /// Policies of a set, such as one that a server uses, too, in the place of rules. `describe` says what is known of a
@@ -242,10 +260,10 @@ impl<S: Store> RateLimit<S> {
     }
 
     /// Only responses for which this is true stay counted; for others the units are given back. A caller that goes away before
-    /// the response stays counted.
+    /// the response stays counted, and so does a call that the service behind fails without a response.
     #[must_use]
     pub fn count_if(self, counts: impl Fn(&response::Parts) -> bool + Send + Sync + 'static) -> Self {
-        self.with(|settings| settings.counts = Some(Arc::new(counts)))
+        self.with(|settings| settings.counts = Some(Counts { response: Arc::new(counts), error: true }))
     }
 
     /// Only failures stay counted: for logins.
@@ -257,7 +275,8 @@ impl<S: Store> RateLimit<S> {
     /// Only successes stay counted.
     #[must_use]
     pub fn count_successes(self) -> Self {
-        self.count_if(|parts| !failed(parts))
+        let counts = Counts { response: Arc::new(|parts| !failed(parts)), error: false };
+        self.with(|settings| settings.counts = Some(counts))
     }
 
     /// How limits are told in headers. [`Dialect::Draft10`] unless said.
@@ -272,11 +291,28 @@ impl<S: Store> RateLimit<S> {
         self.with(|settings| settings.expose = true)
     }
 
-    /// Puts the [`Verdict`](tollgate::Verdict) into the extensions of the request, for handlers, and of the response, for layers
+    /// Puts the [`Verdict`] into the extensions of the request, for handlers, and of the response, for layers
     /// outside. A response that refuses has it anyway.
     #[must_use]
     pub fn share_verdict(self) -> Self {
         self.with(|settings| settings.shared = true)
+    }
+
+    /// Called with each verdict before the service is, for metrics and logs: what was decided, by which rule, and from where.
+    ///
+    /// ```
+    /// # use std::sync::atomic::{AtomicU64, Ordering};
+    /// use tollgate_tower::RateLimit;
+    ///
+    /// static REFUSED: AtomicU64 = AtomicU64::new(0);
+    /// let layer = RateLimit::per_client("100/min".parse()?).observe(|verdict| {
+    ///     REFUSED.fetch_add(u64::from(!verdict.allowed()), Ordering::Relaxed);
+    /// });
+    /// # Ok::<(), tollgate::LimitError>(())
+    /// ```
+    #[must_use]
+    pub fn observe(self, observe: impl Fn(&Verdict) + Send + Sync + 'static) -> Self {
+        self.with(|settings| settings.observe = Some(Arc::new(observe)))
     }
 
     /// Another answer to refused callers. The headers of limits are added to it.
@@ -295,17 +331,17 @@ fn failed(parts: &response::Parts) -> bool {
 impl<S: Store> Settings<S> {
     /// Finds out what follows from what was told.
     fn derive(&mut self) {
-        let (policies, told, alone) = match &self.plan {
-            Plan::Rules { rules, compiled, .. } => {
-                let alone = matches!(&rules[..], [rule] if rule.enforces());
-                (compiled.policies(), rules.iter().any(Rule::is_told), alone)
-            }
+        let (rules, policies) = match &self.plan {
+            Plan::Rules { rules, compiled, .. } => (&rules[..], compiled.policies()),
             // Others may replace them at any time.
-            Plan::Policies { .. } => (&[][..], true, false),
+            Plan::Policies { .. } => (&[][..], &[][..]),
         };
         self.headers = VerdictHeaders::new(self.dialect, policies);
-        self.told = told || self.skip.is_some() || self.cost.is_some();
-        let status_is_enough = !self.told && !self.shared && self.counts.is_none();
+        let described = matches!(self.plan, Plan::Policies { .. });
+        self.told = described || self.skip.is_some() || self.cost.is_some() || rules.iter().any(Rule::is_told);
+        self.by_address = rules.iter().any(|rule| rule.caller.is_by_address());
+        let alone = matches!(rules, [rule] if rule.enforces());
+        let status_is_enough = !self.told && !self.shared && self.counts.is_none() && self.observe.is_none();
         self.short = alone && status_is_enough && self.store.embedded().is_some();
     }
 }
@@ -325,8 +361,10 @@ impl<S> Settings<S> {
             shared: self.shared,
             preflight: self.preflight,
             responder: self.responder.clone(),
+            observe: self.observe.clone(),
             headers: self.headers.clone(),
             told: self.told,
+            by_address: self.by_address,
             short: false,
         }
     }

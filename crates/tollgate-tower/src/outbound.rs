@@ -43,8 +43,9 @@ impl<Z> Throttle<Z> {
     ///
     /// # Panics
     /// If `name` is empty.
+    #[track_caller]
     pub fn new(name: impl Into<String>, limit: Limit, sleep: Z) -> Self {
-        let policy = Policy::new(name, "outbound", None).expect("a name for whom is called");
+        let Ok(policy) = Policy::new(name, "outbound", None) else { panic!("name the service that is called") };
         let (name, account) = (policy.key_name().to_owned(), Subject::new([]));
         let terms = Terms { name, account, limit, cost: Cost::ONE, patience: Duration::from_secs(30) };
         Self { limiter: Limiter::new(MemoryStore::new()), terms: Arc::new(terms), sleep }

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use http::header::CONTENT_TYPE;
 use http::{HeaderMap, HeaderValue, Response, StatusCode};
 use tollgate::{Outcome, Verdict};
-use tollgate_http::{Problem, verdict_problem};
+use tollgate_http::{Problem, SOON, verdict_problem};
 
 use crate::grpc;
 
@@ -59,7 +59,8 @@ impl Refusal {
         let problem = self.problem();
         if self.grpc {
             let unavailable = self.verdict.outcome() == Outcome::Unavailable;
-            return grpc::refusal(unavailable, problem.detail(), self.retry_after());
+            let wait = if unavailable { Some(SOON) } else { self.retry_after() };
+            return grpc::refusal(unavailable, problem.detail(), wait);
         }
         let mut response = Response::new(Bytes::from(problem.to_text()));
         *response.status_mut() = problem.status();

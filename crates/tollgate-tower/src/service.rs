@@ -85,7 +85,12 @@ impl<T, S: Store + 'static> RateLimited<T, S> {
         match decided {
             None => ResponseFuture::unlimited(self.inner.call(request)),
             Some(Eventually::Now(decided)) => {
-                ResponseFuture::decided(&mut self.inner, &self.settings, decided, request)
+                let future = ResponseFuture::decided(&mut self.inner, &self.settings, decided, request);
+                if future.is_refused() {
+                    // It is not called, and must not hold what it took to be ready.
+                    self.inner = self.inner.clone();
+                }
+                future
             }
             Some(Eventually::Later(deciding)) => {
                 // The instance that said it was ready is the one to call.

@@ -43,6 +43,10 @@ impl<S: Store + 'static> Settings<S> {
         if self.is_skipped(seen) {
             return None;
         }
+        // The shortcut has looked.
+        if self.by_address && !self.short {
+            self.addresses.look(seen);
+        }
         let cost = self.cost.as_ref().map_or(Cost::ONE, |cost| cost(seen.parts()));
         let question = self.question(seen, cost)?;
         if self.store.embedded().is_some() {
@@ -57,17 +61,23 @@ impl<S: Store + 'static> Settings<S> {
             Plan::Rules { rules, .. } => {
                 let found = rules.iter().enumerate().filter_map(|(at, rule)| rule.found(at, seen, &self.addresses));
                 let matches: Vec<Match> = found.collect();
+                if rules.is_empty() {
+                    self.addresses.traps.no_rules();
+                }
                 (!matches.is_empty()).then_some(Question::Rules { matches, cost })
             }
-            Plan::Policies { source, describe, .. } => {
-                let ask = Box::new(Ask::new(describe(seen.parts()), cost));
-                Some(Question::Policies { ask, set: source() })
+            Plan::Policies { source, domain, describe } => {
+                let (ask, set) = (Box::new(Ask::new(describe(seen.parts()), cost)), source());
+                if set.domain(domain).is_none() {
+                    self.addresses.traps.no_domain(domain, &set);
+                }
+                Some(Question::Policies { ask, set })
             }
         }
     }
 
     async fn decided(&self, question: Question) -> Decided {
-        match (question, &self.plan) {
+        let verdict = match (question, &self.plan) {
             (Question::Rules { matches, cost }, Plan::Rules { compiled, .. }) => {
                 compiled.decide(&*self.store, &self.local, matches, Charge::Take(cost)).await
             }
@@ -75,7 +85,12 @@ impl<S: Store + 'static> Settings<S> {
                 set.decide(&*self.store, &self.local, domain, std::slice::from_ref(&*ask)).await
             }
             _ => unreachable!("a question is asked under the plan it was made for"),
+        }?;
+        self.addresses.traps.store_answered(verdict.store_error());
+        if let Some(observe) = &self.observe {
+            observe(&verdict);
         }
+        Ok(verdict)
     }
 
     /// Gives back what `verdict` charged, and says what is left then.

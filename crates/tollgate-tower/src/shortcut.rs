@@ -1,8 +1,9 @@
 //! The shortcut of what most layers do: one rule, the embedded store, and nobody who wants to know more than what is left.
 
-use http::{HeaderMap, Method};
+use http::{Method, Response};
 use tollgate::{Cost, Status, Store};
 
+use crate::future::is_refused;
 use crate::layer::{Plan, Settings};
 use crate::seen::Seen;
 
@@ -18,6 +19,9 @@ impl<S: Store> Settings<S> {
         if *seen.method == Method::OPTIONS {
             return None;
         }
+        if self.by_address {
+            self.addresses.look(seen);
+        }
         let (subject, known) = rule.caller.subject(seen, &self.addresses);
         if !known && rule.anonymous.is_some() {
             return None;
@@ -26,10 +30,12 @@ impl<S: Store> Settings<S> {
     }
 
     /// Says in headers what the only rule has left.
-    pub(crate) fn tell_status(&self, status: &Status, headers: &mut HeaderMap) {
-        if let Plan::Rules { compiled, .. } = &self.plan {
-            self.headers.apply_allowed(0, &compiled.policies()[0], status, headers);
+    pub(crate) fn tell_status<B>(&self, status: &Status, response: &mut Response<B>) {
+        if let Plan::Rules { compiled, .. } = &self.plan
+            && (self.headers.dialect().is_list() || !is_refused(response))
+        {
+            self.headers.apply_allowed(0, &compiled.policies()[0], status, response.headers_mut());
         }
-        self.expose(headers);
+        self.expose(response.headers_mut());
     }
 }

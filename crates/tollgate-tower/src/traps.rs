@@ -4,9 +4,14 @@ use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 use http::header::{FORWARDED, HeaderMap, HeaderName};
-use tollgate_http::Trust;
+use tollgate::{PolicySet, StoreError};
+use tollgate_http::{ForwardedHeader, Trust};
 
-const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
+static X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
+
+/// What proxies name callers in.
+static FORWARDED_BY: [HeaderName; 3] =
+    [HeaderName::from_static("x-forwarded-for"), FORWARDED, HeaderName::from_static("x-real-ip")];
 
 /// From how many calls of a single private address on that is worth a word.
 const SUSPICIOUS: u64 = 1000;
@@ -21,6 +26,8 @@ pub(crate) struct Traps {
     header_ignored: AtomicBool,
     everybody_trusted: AtomicBool,
     one_caller: AtomicBool,
+    nothing_to_limit: AtomicBool,
+    store_away: AtomicBool,
     /// How many calls were looked at, more or less: threads may count one together.
     looks: AtomicU64,
     /// A digest of the first private peer, and how often it called without another in between.
@@ -40,36 +47,24 @@ impl Traps {
         }
     }
 
-    /// Looks at a call for the traps that can be seen in it, unless enough were looked at.
     #[inline(always)]
-    pub(crate) fn look_at(&self, headers: &HeaderMap, peer: IpAddr, trust: &Trust) {
-        if self.looks.load(Relaxed) < LOOKS {
-            self.look_closely_at(headers, peer, trust);
-        }
+    pub(crate) fn are_looked_for(&self) -> bool {
+        self.looks.load(Relaxed) < LOOKS
     }
 
-    #[cold]
-    fn look_closely_at(&self, headers: &HeaderMap, peer: IpAddr, trust: &Trust) {
-        self.looks.store(self.looks.load(Relaxed) + 1, Relaxed);
-        let forwarded = headers.contains_key(X_FORWARDED_FOR) || headers.contains_key(FORWARDED);
+    /// Looks at a call for the traps that can be seen in it.
+    pub(crate) fn look_at(&self, headers: &HeaderMap, peer: IpAddr, trust: &Trust) {
+        self.looks.fetch_add(1, Relaxed);
+        let header = FORWARDED_BY.iter().find(|name| headers.contains_key(*name));
         if !trust.proxies.is_none() {
-            if trust.proxies.trusts_everybody() && first_time(&self.everybody_trusted) {
-                tracing::warn!(
-                    "every address is a trusted proxy, so callers can name themselves: trust only your proxies' networks"
-                );
-            }
-            if forwarded && is_private(peer) && !trust.proxies.trusts(peer) && first_time(&self.header_ignored) {
-                tracing::warn!(
-                    "{peer} names whom it forwards for, and is not one of the trusted proxies, so all of them share one limit: if it \
-                     is yours, add its network to `RateLimit::trust`"
-                );
-            }
-            return;
+            return self.look_at_trusting(headers, header, peer, trust);
         }
-        if forwarded && first_time(&self.header_ignored) {
+        if let Some(header) = header
+            && first_time(&self.header_ignored)
+        {
             tracing::warn!(
-                "requests name whom they were forwarded for, and nobody is trusted to say so: if a proxy stands in front, set \
-                 `RateLimit::trust` to its network; if none does, somebody tries to pass for others"
+                "requests from {peer} name whom they were forwarded for in `{header}`, and nobody is trusted to say so: if a proxy stands \
+                 in front, set `RateLimit::trust` to its network; if none does, somebody tries to pass for others"
             );
         }
         if self.one_caller.load(Relaxed) {
@@ -80,9 +75,68 @@ impl Traps {
             self.one_caller.store(true, Relaxed);
         } else if self.calls_of(peer) == SUSPICIOUS && first_time(&self.one_caller) {
             tracing::warn!(
-                "all calls so far came from one private address, and share one limit: if that is your proxy, set \
+                "the first {SUSPICIOUS} calls all came from one private address, {peer}, and share one limit: if that is your proxy, set \
                  `RateLimit::trust` to its network"
             );
+        }
+    }
+
+    fn look_at_trusting(&self, headers: &HeaderMap, header: Option<&HeaderName>, peer: IpAddr, trust: &Trust) {
+        if trust.proxies.trusts_everybody() && first_time(&self.everybody_trusted) {
+            tracing::warn!(
+                "every address is a trusted proxy, so callers can name themselves: trust only your proxies' networks"
+            );
+        }
+        let read = match &trust.header {
+            ForwardedHeader::XForwardedFor => &X_FORWARDED_FOR,
+            ForwardedHeader::Forwarded => &FORWARDED,
+            ForwardedHeader::Single(name) => name,
+        };
+        let is_read = headers.contains_key(read);
+        let Some(header) = (if is_read { Some(read) } else { header }) else { return };
+        if !trust.proxies.trusts(peer) {
+            // Somebody on the internet may write what it likes.
+            if is_private(peer) && first_time(&self.header_ignored) {
+                tracing::warn!(
+                    "{peer} names whom it forwards for in `{header}`, and is not one of the trusted proxies, so all of them share one \
+                     limit: if it is yours, add its network to `RateLimit::trust`"
+                );
+            }
+        } else if !is_read && first_time(&self.header_ignored) {
+            tracing::warn!(
+                "{peer} is a trusted proxy, and names whom it forwards for in `{header}`, but `{read}` is read, so all of them share one \
+                 limit: set `Trust::header` to what your proxies write"
+            );
+        }
+    }
+
+    /// Nothing is limited, as there are no policies to look at.
+    pub(crate) fn no_domain(&self, domain: &str, set: &PolicySet) {
+        if first_time(&self.nothing_to_limit) {
+            let known: Vec<&str> = set.domains().iter().map(|domain| domain.name()).collect();
+            tracing::error!(
+                "there are no policies of the domain `{domain}`, so nothing is limited: name one of {known:?} in `RateLimit::policies`"
+            );
+        }
+    }
+
+    /// Nothing is limited, as there are no rules.
+    pub(crate) fn no_rules(&self) {
+        if first_time(&self.nothing_to_limit) {
+            tracing::error!("the layer has no rules, so nothing is limited: add one with `RateLimit::rule`");
+        }
+    }
+
+    /// Says when the store goes away, and when it is back.
+    pub(crate) fn store_answered(&self, error: Option<&StoreError>) {
+        match error {
+            Some(error) if !self.store_away.load(Relaxed) && !self.store_away.swap(true, Relaxed) => {
+                tracing::warn!("{error}; until it answers again, each rule does as its `on_error` says");
+            }
+            None if self.store_away.load(Relaxed) && self.store_away.swap(false, Relaxed) => {
+                tracing::info!("the store answers again");
+            }
+            _ => {}
         }
     }
 

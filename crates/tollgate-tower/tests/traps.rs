@@ -4,11 +4,16 @@
 use std::convert::Infallible;
 use std::fmt::{self, Write as _};
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
 use http::{Request, Response};
 use http_body_util::Full;
+use tollgate::{
+    Check, CounterError, CounterName, CounterOp, CounterValue, Decision, Descriptor, MemoryStore, PolicySet, Store,
+    StoreError, Timestamp,
+};
 use tollgate_tower::{Caller, RateLimit, Rule, Trust};
 use tower::util::ServiceExt;
 use tower::{Layer as _, service_fn};
@@ -64,7 +69,7 @@ impl Heard {
     }
 }
 
-async fn send(layer: &RateLimit, request: Request<()>) -> u16 {
+async fn send<S: Store + 'static>(layer: &RateLimit<S>, request: Request<()>) -> u16 {
     let service = layer.layer(service_fn(|_: Request<()>| async {
         Ok::<_, Infallible>(Response::new(Full::new(Bytes::from_static(b"served"))))
     }));
@@ -159,6 +164,99 @@ async fn a_proxy_outside_the_trusted_networks_is_named_once() {
     }
     let (level, line) = heard.only();
     assert!(level == Level::WARN && line.contains("10.0.0.1") && line.contains("RateLimit::trust"), "{line}");
+}
+
+#[tokio::test]
+async fn a_trusted_proxy_that_writes_another_header_is_named_once() {
+    let heard = Heard::listen();
+    let layer = trusting("10.0.0.0/8");
+    for _ in 0..3 {
+        send(&layer, forwarded("10.0.0.1", "x-real-ip", "203.0.113.7")).await;
+    }
+    let (level, line) = heard.only();
+    assert!(level == Level::WARN && line.contains("x-real-ip") && line.contains("Trust::header"), "{line}");
+}
+
+#[tokio::test]
+async fn a_layer_that_limits_nothing_says_so_once() {
+    let set: Arc<PolicySet> = PolicySet::default().into();
+    let nothing = [RateLimit::new(), RateLimit::new().policies(set, "api", |_| Descriptor::new())];
+    for (layer, remedy) in nothing.into_iter().zip(["RateLimit::rule", "RateLimit::policies"]) {
+        let heard = Heard::listen();
+        for _ in 0..3 {
+            send(&layer, from("192.0.2.1")).await;
+        }
+        let (level, line) = heard.only();
+        assert!(level == Level::ERROR && line.contains(remedy), "{line}");
+    }
+}
+
+/// Each rule that counts addresses, and each refusal, counted a call again.
+#[tokio::test]
+async fn a_call_is_looked_at_once() {
+    let by_address = |name: &str, limit: &str| Rule::new(name, limit.parse().unwrap());
+    let layers = [
+        RateLimit::per_client("1/h".parse().unwrap()),
+        RateLimit::new().rule(by_address("one", "9/h")).rule(by_address("other", "9/h")),
+    ];
+    for layer in layers {
+        let heard = Heard::listen();
+        for _ in 0..999 {
+            send(&layer, from("10.0.0.1")).await;
+        }
+        assert_eq!(heard.lines(), []);
+        send(&layer, from("10.0.0.1")).await;
+        heard.only();
+    }
+}
+
+#[tokio::test]
+async fn a_store_that_goes_away_and_comes_back_is_named_each_time() {
+    let heard = Heard::listen();
+    let (store, switch) = (MemoryStore::new(), Arc::new(AtomicBool::new(true)));
+    let layer = wide().store(Switched { store, works: Arc::clone(&switch) });
+    for works in [true, false, false, true, true] {
+        switch.store(works, Relaxed);
+        send(&layer, from("192.0.2.1")).await;
+    }
+    let levels: Vec<Level> = heard.lines().into_iter().map(|(level, _)| level).collect();
+    assert_eq!(levels, [Level::WARN, Level::INFO]);
+    assert!(heard.lines()[0].1.contains("on_error"), "{:?}", heard.lines());
+}
+
+/// A store that answers only while it works.
+struct Switched {
+    store: MemoryStore,
+    works: Arc<AtomicBool>,
+}
+
+impl Switched {
+    fn works(&self) -> Result<&MemoryStore, StoreError> {
+        let away = || StoreError::Unavailable { reason: "switched off".to_owned() };
+        self.works.load(Relaxed).then_some(&self.store).ok_or_else(away)
+    }
+}
+
+impl Store for Switched {
+    async fn check(&self, checks: &[Check<'_>]) -> Result<Decision, StoreError> {
+        self.works()?.check(checks).await
+    }
+
+    async fn peek(&self, checks: &[Check<'_>]) -> Result<Decision, StoreError> {
+        self.works()?.peek(checks).await
+    }
+
+    async fn refund(&self, check: &Check<'_>, charged_at: Option<Timestamp>) -> Result<u64, StoreError> {
+        self.works()?.refund(check, charged_at).await
+    }
+
+    async fn reset(&self, check: &Check<'_>) -> Result<bool, StoreError> {
+        self.works()?.reset(check).await
+    }
+
+    async fn count(&self, name: &CounterName, op: CounterOp) -> Result<CounterValue, CounterError> {
+        self.store.count(name, op).await
+    }
 }
 
 #[tokio::test]

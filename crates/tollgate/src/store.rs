@@ -32,7 +32,8 @@ pub trait Store: Send + Sync {
     /// Drops the state of `check`; answers whether there was one.
     fn reset(&self, check: &Check<'_>) -> impl Future<Output = Result<bool, StoreError>> + Send;
 
-    /// The embedded store, if that is what it is: one that never waits and never fails, and need not be asked by futures.
+    /// The embedded store, if that is what it is: one that never waits and never fails, and need not be asked by futures. A
+    /// store around another has to answer by itself, so it does not pass this on.
     fn embedded(&self) -> Option<&MemoryStore> {
         None
     }

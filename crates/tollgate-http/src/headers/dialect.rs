@@ -47,6 +47,11 @@ impl Dialect {
         }
     }
 
+    /// Whether its headers are lists, to which each layer that a response passes adds its own.
+    pub fn is_list(self) -> bool {
+        self == Self::Draft10
+    }
+
     /// The time since 1970 for [`Headers::unix_now`](crate::Headers), in the one dialect that tells an instant; zero in others.
     pub fn unix_now(self) -> Duration {
         match self {

@@ -1,8 +1,14 @@
 //! What callers are told.
 
+use std::convert::Infallible;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
 use bytes::Bytes;
 use http::{Request, Response};
-use tollgate_tower::{Dialect, RateLimit};
+use http_body_util::Full;
+use tollgate_tower::{Dialect, RateLimit, Rule, Verdict};
+use tower::{Layer, Service, ServiceExt, service_fn};
 
 use crate::rig::{from, send};
 
@@ -78,4 +84,54 @@ async fn preflights_pass_unless_they_are_asked_to_count() {
     let strict = layer.limit_preflights();
     assert_eq!(send(&strict, preflight()).await.status, 200);
     assert_eq!(send(&strict, preflight()).await.status, 429);
+}
+
+/// A layer outside wrote what it had left over what the one inside had refused with.
+#[tokio::test]
+async fn a_refusal_keeps_its_headers_and_its_verdict_on_the_way_out() {
+    for dialect in Dialect::ALL {
+        for shared in [false, true] {
+            let inner = RateLimit::new().rule(Rule::new("inner", "1/min".parse().unwrap())).headers(dialect);
+            let outer = RateLimit::new().rule(Rule::new("outer", "50/min".parse().unwrap())).headers(dialect);
+            let outer = if shared { outer.share_verdict() } else { outer };
+            let served =
+                || service_fn(|_: Request<()>| async { Ok::<_, Infallible>(Response::new(Full::<Bytes>::default())) });
+            let both = |layer: RateLimit| outer.layer(layer.layer(served())).oneshot(from("192.0.2.1", "/"));
+            both(inner.clone()).await.unwrap();
+            let denied = both(inner.clone()).await.unwrap();
+            assert_eq!(denied.status(), 429);
+            assert!(!denied.extensions().get::<Verdict>().unwrap().allowed());
+            let left =
+                denied.headers().get("x-ratelimit-remaining").or_else(|| denied.headers().get("ratelimit-remaining"));
+            assert!(left.is_none_or(|left| left == "0"), "{dialect}: {:?}", denied.headers());
+        }
+    }
+}
+
+/// A service that was not called kept what it had taken to be ready, and others waited for it for ever.
+#[tokio::test]
+async fn a_refused_call_frees_the_service_behind() {
+    let layer = layer();
+    let limited = layer.layer(tower::limit::ConcurrencyLimit::new(
+        service_fn(|_: Request<()>| async { Ok::<_, Infallible>(Response::new(Full::<Bytes>::default())) }),
+        1,
+    ));
+    let (mut one, mut other) = (limited.clone(), limited);
+    for status in [200, 429] {
+        let answer = one.ready().await.unwrap().call(from("192.0.2.1", "/")).await.unwrap();
+        assert_eq!(answer.status(), status);
+    }
+    let ready = tokio::time::timeout(Duration::from_secs(10), other.ready()).await;
+    assert!(ready.is_ok(), "nobody else can be served");
+}
+
+#[tokio::test]
+async fn verdicts_can_be_observed() {
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let ears = Arc::clone(&seen);
+    let layer = layer().observe(move |verdict| ears.lock().unwrap().push(verdict.allowed()));
+    for _ in 0..2 {
+        send(&layer, from("192.0.2.1", "/")).await;
+    }
+    assert_eq!(*seen.lock().unwrap(), [true, false]);
 }

@@ -1,7 +1,10 @@
 //! Who is calling, and who only says so.
 
+use std::sync::Arc;
+
 use http::Request;
 use proptest::prelude::*;
+use tollgate::MemoryStore;
 use tollgate_tower::{Caller, RateLimit, Rule, Trust};
 
 use crate::rig::{from, statuses, verdict};
@@ -39,9 +42,35 @@ async fn the_unknown_share_one_limit_and_may_have_one_of_their_own() {
         RateLimit::new().rule(Rule::new("r", "9/h".parse().unwrap()).by(by_key).anonymous("1/h".parse().unwrap()));
     let keyless = || Request::builder().body(()).unwrap();
     let keyed = |key: &str| Request::builder().header("x-api-key", key).body(()).unwrap();
-    assert_eq!(statuses(&strict, vec![keyless(), keyless(), keyed("a"), keyed("")]).await, [200, 429, 200, 200]);
+    let twice = Request::builder().header("x-api-key", "a").header("x-api-key", "b").body(()).unwrap();
+    let calls = vec![keyless(), keyless(), keyed("a"), keyed(""), twice];
+    assert_eq!(statuses(&strict, calls).await, [200, 429, 200, 429, 429]);
     let verdict = verdict(&strict, keyed("a")).await;
     assert!(!verdict.rulings()[0].subject().contains("=a"), "the key itself is kept nowhere");
+}
+
+/// `X-Api-Key` and `x-api-key` were two callers.
+#[tokio::test]
+async fn a_header_is_the_same_however_it_is_written() {
+    let store = Arc::new(MemoryStore::new());
+    let key = || Request::builder().header("x-api-key", "k").body(()).unwrap();
+    for (name, status) in [("x-api-key", 200), ("X-Api-Key", 429)] {
+        let layer = layer(Caller::header(name)).shared_store(Arc::clone(&store));
+        assert_eq!(statuses(&layer, vec![key()]).await, [status]);
+    }
+}
+
+/// Any word is a method: a caller had as many limits as it could invent.
+#[tokio::test]
+async fn invented_methods_are_one() {
+    let layer = layer(Caller::address().and(Caller::method()));
+    let call = |method: &str| {
+        let mut request = from("192.0.2.1", "/");
+        *request.method_mut() = method.parse().unwrap();
+        request
+    };
+    let calls = ["GET", "PATCH", "GET0", "GET1", "get"].map(call).into();
+    assert_eq!(statuses(&layer, calls).await, [200, 200, 200, 429, 429]);
 }
 
 #[tokio::test]

@@ -1,9 +1,13 @@
 //! Only failures, or only successes.
 
+use bytes::Bytes;
+use http::{Request, Response};
+use http_body_util::Full;
 use tollgate::{Descriptor, Domain, Mode, Policy, PolicySet, Rules, Ruling};
 use tollgate_redis::RedisStore;
 use tollgate_testkit::Server;
 use tollgate_tower::{OnError, RateLimit, Rule};
+use tower::{Layer, ServiceExt, service_fn};
 
 use crate::rig::{from, send, statuses, verdict};
 
@@ -93,4 +97,31 @@ async fn a_dead_store_is_answered_by_each_rule_and_said_in_the_verdict() {
             [(200, "on_error_local"), (429, "on_error_local")],
         ]
     );
+}
+
+/// A call that the service behind failed without a response stayed counted as a success.
+#[tokio::test]
+async fn an_error_is_no_success() {
+    let failing = || service_fn(|_: Request<()>| async { Err::<Response<Full<Bytes>>, &str>("boom") });
+    let limit = || RateLimit::per_client("1/min".parse().unwrap());
+    for (layer, second) in [(limit().count_successes(), Err("boom")), (limit().count_failures(), Ok(429))] {
+        let call = || layer.layer(failing()).oneshot(from("192.0.2.1", "/"));
+        assert_eq!(call().await.map(|response| response.status().as_u16()), Err("boom"));
+        assert_eq!(call().await.map(|response| response.status().as_u16()), second);
+    }
+}
+
+/// gRPC callers were told never to come again when only the store was away.
+#[tokio::test]
+async fn without_the_store_grpc_callers_are_told_to_come_again_soon() {
+    let redis = Server::redis().start();
+    let store =
+        RedisStore::builder(&redis.url()).deadline(std::time::Duration::from_millis(200)).connect().await.unwrap();
+    let rule = Rule::new("r", "1/min".parse().unwrap()).on_error(OnError::Deny);
+    let layer = RateLimit::new().rule(rule).store(store);
+    redis.kill();
+    let mut call = from("192.0.2.1", "/");
+    call.headers_mut().insert("content-type", "application/grpc".parse().unwrap());
+    let denied = send(&layer, call).await;
+    assert_eq!((denied.header("grpc-status"), denied.header("grpc-retry-pushback-ms")), (Some("14"), Some("1000")));
 }

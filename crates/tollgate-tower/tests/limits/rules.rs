@@ -1,5 +1,7 @@
 //! How much, for whom, when.
 
+use std::sync::Arc;
+
 use http::Request;
 use tollgate::{Cost, Descriptor, Domain, Limit, Mode, OnError, Policy, PolicySet, Rules};
 use tollgate_tower::{Caller, RateLimit, Rule};
@@ -87,4 +89,25 @@ async fn two_rules_of_one_name_are_two_states() {
     let left = verdict(&layer, from("192.0.2.1", "/")).await;
     let left: Vec<u64> = left.rulings().iter().map(|ruling| ruling.status().remaining()).collect();
     assert_eq!(left, [4, 1]);
+}
+
+/// A second `api` was renamed to the `api-2` that there was already, and the limit of one of them was gone.
+#[tokio::test]
+async fn a_rule_keeps_its_limit_whatever_others_are_called() {
+    for names in [["api", "api", "api-2"], ["api-2", "api", "api"], ["api", "api-2", "api"]] {
+        let rules = names.into_iter().zip(["9/min", "8/min", "1/min"]);
+        let layer = rules.fold(RateLimit::new(), |layer, (name, text)| layer.rule(Rule::new(name, limit(text))));
+        let calls = vec![from("192.0.2.1", "/"), from("192.0.2.1", "/")];
+        assert_eq!(statuses(&layer, calls).await, [200, 429], "{names:?}");
+    }
+}
+
+/// Policies name their domain: another one had none of them, and nothing was limited.
+#[tokio::test]
+async fn the_domain_of_rules_is_not_that_of_policies() {
+    let policy = Policy::new("p", "api", Some(limit("1/min"))).unwrap();
+    let domain = Domain::new("api", vec![policy], Box::new(Rules(vec![tollgate::Rule::new()])));
+    let set = Arc::new(PolicySet::new(vec![domain]).unwrap());
+    let layer = RateLimit::new().policies(set, "api", |_| Descriptor::new()).domain("web");
+    assert_eq!(statuses(&layer, vec![from("192.0.2.1", "/"), from("192.0.2.1", "/")]).await, [200, 429]);
 }

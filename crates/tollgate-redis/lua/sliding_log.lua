@@ -57,11 +57,23 @@ if changed and verb ~= 'look' then
 end
 
 if verb == 'refund' then
-  -- The oldest units are given back first: what is left then counts for longest, so a refund never lifts a bound. It
-  -- walks at most 1000 calls.
+  -- The call itself is given back if it is the newest. Otherwise the oldest units are: what is left then counts for
+  -- longest, so a refund never lifts a bound. It walks at most 1000 calls.
   local held = now
   if newest_at and newest_at > now then held = newest_at end
-  if total > 0 and charged_at + window > held then
+  local newest, newest_before, newest_units
+  if total > 0 and newest_at == charged_at then
+    newest = redis.call('ZRANGE', key, '-1', '-1')[1]
+    newest_before, newest_units = select(2, struct.unpack('>I7I7I4', newest))
+  end
+  if newest and newest_units >= cost then
+    if newest_units > cost then
+      local left = struct.pack('>I7I7I4I5', newest_at, newest_before, newest_units - cost, window / 1000)
+      redis.call('ZADD', key, string.format('%.0f', newest_at), left)
+    end
+    redis.call('ZREM', key, newest)
+    given = cost
+  elseif total > 0 and charged_at + window > held then
     local walked = redis.call('ZRANGE', key, expired, expired + 999)
     local gone, left_from = 0, (first_before + cost) % 1000000000000000
     for i = 1, #walked do

@@ -36,11 +36,16 @@ if value then
 end
 
 if verb == 'refund' then
-  if (charged_at - charged_at % slot) / slot + slots >= held then
-    for i = 2 * spent + 1, #cells, 2 do
-      local taken = cost - given
-      if taken > cells[i + 1] then taken = cells[i + 1] end
-      cells[i + 1], given = cells[i + 1] - taken, given + taken
+  local own = held - (charged_at - charged_at % slot) / slot
+  if own <= slots then
+    -- What the call itself has charged, and if that is not so much, the oldest that counts.
+    for pass = 1, 2 do
+      for i = 2 * spent + 1, #cells, 2 do
+        local taken = cost - given
+        if taken > cells[i + 1] then taken = cells[i + 1] end
+        if pass == 1 and cells[i] ~= own then taken = 0 end
+        cells[i + 1], given = cells[i + 1] - taken, given + taken
+      end
     end
   end
   changed, spent = changed or given > 0, 0

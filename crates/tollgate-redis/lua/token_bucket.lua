@@ -34,8 +34,12 @@ if value then
 end
 
 if verb == 'refund' then
+  -- Units that were regained since the charge are not given back a second time.
+  local regained, since = 0, at - (charged_at - charged_at % tick)
+  if since > 0 then regained = math.floor(since / tick * refill / unit) end
   given = (used + -used % unit) / unit
-  if given > cost then given = cost end
+  if given > cost - regained then given = cost - regained end
+  if given < 0 then given = 0 end
   used = used - given * unit
   if used < 0 then used = 0 end
   changed = changed or given > 0

@@ -66,7 +66,8 @@ async fn give_back<R: Rig>(scene: &mut Scene<'_, R>) {
     let (now, used) = (scene.now(), capacity - before);
     let units = scene.random.spread(1, (2 * capacity).min(Limit::MAX_AMOUNT));
     let stale = match algorithm {
-        Algorithm::TokenBucket => None,
+        // What is asked beyond the capacity cannot all have been regained.
+        Algorithm::TokenBucket => now.checked_sub(scene.full()).filter(|_| units <= capacity),
         Algorithm::FixedWindow => Some(now - now % scene.window() - 1),
         _ => Some(now - scene.full() - 1),
     };

@@ -1,9 +1,14 @@
 //! Only failures, or only successes.
 
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+
 use bytes::Bytes;
 use http::{Request, Response};
 use http_body_util::Full;
-use tollgate::{Descriptor, Domain, Mode, Policy, PolicySet, Rules, Ruling};
+use tokio::sync::Semaphore;
+use tollgate::{Descriptor, Domain, ManualClock, MemoryStore, Mode, Policy, PolicySet, Rules, Ruling, Timestamp};
 use tollgate_redis::RedisStore;
 use tollgate_testkit::Server;
 use tollgate_tower::{OnError, RateLimit, Rule};
@@ -124,4 +129,61 @@ async fn without_the_store_grpc_callers_are_told_to_come_again_soon() {
     call.headers_mut().insert("content-type", "application/grpc".parse().unwrap());
     let denied = send(&layer, call).await;
     assert_eq!((denied.header("grpc-status"), denied.header("grpc-retry-pushback-ms")), (Some("14"), Some("1000")));
+}
+
+fn on_manual_clock(limit: &str) -> (RateLimit, ManualClock) {
+    let clock = ManualClock::new(Timestamp::from_micros(1_700_000_000_000_000));
+    let layer = RateLimit::new().rule(Rule::new("logins", limit.parse().unwrap())).count_failures();
+    (layer.store(MemoryStore::builder().clock(clock.clone()).build()), clock)
+}
+
+/// Each success took the place of the oldest failure, which so counted for ever.
+#[tokio::test]
+async fn failures_stop_counting_whatever_succeeds_meanwhile() {
+    for algorithm in ["sliding_log", "sliding_window", "token_bucket", "sliding_counter", "fixed_window"] {
+        let (layer, clock) = on_manual_clock(&format!("5/15min {algorithm}"));
+        assert_eq!(statuses(&layer, calls(&["/401"; 4])).await, [401; 4]);
+        for _ in 0..20 {
+            clock.advance(Duration::from_secs(180));
+            assert_eq!(statuses(&layer, calls(&["/200"])).await, [200]);
+        }
+        assert_eq!(statuses(&layer, calls(&["/401"; 6])).await, [401, 401, 401, 401, 401, 429], "{algorithm}");
+    }
+}
+
+/// Successes that were held open for minutes were given back although their units had long been regained: as many guesses were
+/// free at once.
+#[tokio::test]
+async fn slow_successes_cannot_be_saved_up() {
+    for algorithm in ["sliding_log", "sliding_window", "token_bucket", "sliding_counter", "fixed_window"] {
+        let (layer, clock) = on_manual_clock(&format!("5/min {algorithm}"));
+        let gate = Arc::new(Semaphore::new(0));
+        let slow = {
+            let gate = Arc::clone(&gate);
+            layer.layer(service_fn(move |_: Request<()>| {
+                let gate = Arc::clone(&gate);
+                async move {
+                    gate.acquire().await.unwrap().forget();
+                    Ok::<_, Infallible>(Response::new(Full::<Bytes>::default()))
+                }
+            }))
+        };
+        let mut held = Vec::new();
+        for _ in 0..6 {
+            for _ in 0..5 {
+                held.push(tokio::spawn(slow.clone().oneshot(from("192.0.2.1", "/"))));
+                tokio::task::yield_now().await;
+            }
+            clock.advance(Duration::from_secs(60));
+        }
+        let mut guesses = 0;
+        for one in held {
+            while statuses(&layer, calls(&["/401"])).await == [401] {
+                guesses += 1;
+            }
+            gate.add_permits(1);
+            one.await.unwrap().unwrap();
+        }
+        assert!(guesses <= 5, "{algorithm}: {guesses} guesses at once under 5/min");
+    }
 }

@@ -100,12 +100,23 @@ impl State for SlidingLog {
         self.calls.drain(..self.expired(limit.numbers(), held).min(TRIM));
     }
 
-    /// The oldest units are given back first: what is left then counts for longest, so a refund never lifts a bound.
+    /// The call itself is given back if it is the newest. Otherwise the oldest units are: what is left then counts for
+    /// longest, so a refund never lifts a bound.
     fn refund(&mut self, limit: &Limit, now: u64, charged_at: u64, units: u64) -> u64 {
         let n = limit.numbers();
         let held = self.held(now);
         if charged_at.saturating_add(n.window) <= held {
             return 0;
+        }
+        if let Some(newest) = self.calls.back_mut()
+            && newest.at == charged_at
+            && units_between(newest.before, newest.sum) >= units
+        {
+            newest.sum = (newest.sum + CYCLE - units) % CYCLE;
+            if newest.sum == newest.before {
+                self.calls.pop_back();
+            }
+            return units;
         }
         let expired = self.expired(n, held);
         let (before, _) = self.sums(n, held);

@@ -80,15 +80,19 @@ impl State for SlidingWindow {
     fn refund(&mut self, limit: &Limit, now: u64, charged_at: u64, units: u64) -> u64 {
         let n = limit.numbers();
         let held = self.held(n, now);
-        if charged_at / n.slot() + n.slots < held {
+        let own = charged_at / n.slot();
+        if own + n.slots < held {
             return 0;
         }
         let mut rest = units;
-        for slot in self.used.iter_mut().skip_while(|slot| slot.index + n.slots < held) {
+        let mut give_back = |slot: &mut Slot| {
             let given = rest.min(slot.units);
             slot.units -= given;
             rest -= given;
-        }
+        };
+        // What the call itself has charged, and if that is not so much, the oldest that counts.
+        self.used.iter_mut().filter(|slot| slot.index == own).for_each(&mut give_back);
+        self.used.iter_mut().skip_while(|slot| slot.index + n.slots < held).for_each(give_back);
         units - rest
     }
 

@@ -69,11 +69,13 @@ impl State for TokenBucket {
         self.at = held;
     }
 
-    fn refund(&mut self, limit: &Limit, now: u64, _charged_at: u64, units: u64) -> u64 {
+    /// Units that were regained since the charge are not given back a second time.
+    fn refund(&mut self, limit: &Limit, now: u64, charged_at: u64, units: u64) -> u64 {
         let n = limit.numbers();
         let held = self.held(n, now);
         let used = self.used_at(n, held);
-        let given = units.min(used.div_ceil(n.unit));
+        let regained = n.ticks_in(held.saturating_sub(n.tick_of(charged_at))).saturating_mul(n.refill) / n.unit;
+        let given = units.saturating_sub(regained).min(used.div_ceil(n.unit));
         if given > 0 {
             self.used = used.saturating_sub(given * n.unit);
             self.at = held;

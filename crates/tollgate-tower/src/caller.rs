@@ -145,6 +145,18 @@ impl Feature {
     }
 }
 
+/// The address of a caller as limits count it: the peer's, or whom trusted proxies name, IPv6 by its /64. Requests have it in their
+/// extensions when they are [described](crate::RateLimit::policies).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ClientAddress(String);
+
+impl ClientAddress {
+    /// The text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
 /// The only value, unless it is empty.
 fn only(values: GetAll<'_, HeaderValue>) -> Option<&HeaderValue> {
     let mut values = values.iter();
@@ -213,11 +225,17 @@ impl Addresses {
     }
 
     fn of(&self, seen: Seen<'_>) -> Option<IpAddr> {
-        let Some(peer) = self.peer(seen) else {
+        let peer = self.peer(seen);
+        if peer.is_none() {
             self.traps.no_peer();
-            return None;
-        };
-        Some(client_address(peer, seen.headers, &self.trust))
+        }
+        peer.map(|peer| client_address(peer, seen.headers, &self.trust))
+    }
+
+    /// The address as limits count it, if it is known.
+    pub(crate) fn client(&self, seen: Seen<'_>) -> Option<ClientAddress> {
+        let peer = self.peer(seen)?;
+        Some(ClientAddress(self.prefixes.mask(client_address(peer, seen.headers, &self.trust))))
     }
 }
 

@@ -174,7 +174,20 @@ impl<S: Store> RateLimit<S> {
     }
 
     /// Policies of a set, such as one that a server uses, too, in the place of rules. `describe` says what is known of a
-    /// request.
+    /// request; a request that is described by nothing that the policies count is not limited. The caller's address is in its
+    /// extensions, as [`ClientAddress`](crate::ClientAddress), if it is known.
+    ///
+    /// ```
+    /// # use std::sync::Arc;
+    /// # use tollgate::{Descriptor, PolicySet};
+    /// use tollgate_tower::{ClientAddress, RateLimit};
+    ///
+    /// # let set = Arc::new(PolicySet::default());
+    /// let layer = RateLimit::new().policies(set, "api", |parts| {
+    ///     let address = parts.extensions.get::<ClientAddress>().map_or("unknown", ClientAddress::as_str);
+    ///     Descriptor::new().with("remote_address", address).with("path", parts.uri.path())
+    /// });
+    /// ```
     #[must_use]
     pub fn policies(
         self,

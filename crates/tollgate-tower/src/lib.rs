@@ -35,7 +35,7 @@ mod traps;
 pub mod outbound;
 
 pub use body::ResponseBody;
-pub use caller::Caller;
+pub use caller::{Caller, ClientAddress};
 pub use future::ResponseFuture;
 pub use layer::RateLimit;
 pub use refusal::Refusal;

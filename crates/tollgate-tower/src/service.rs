@@ -12,7 +12,7 @@ use tower_service::Service;
 
 use crate::body::ResponseBody;
 use crate::future::{After, ResponseFuture};
-use crate::layer::Settings;
+use crate::layer::{Plan, Settings};
 use crate::seen::Seen;
 use crate::settle::Eventually;
 
@@ -75,7 +75,12 @@ impl<T, S: Store + 'static> RateLimited<T, S> {
         T: Service<Request<ReqBody>> + Clone,
     {
         let decided = if self.settings.told {
-            let (parts, body) = request.into_parts();
+            let (mut parts, body) = request.into_parts();
+            if let Plan::Policies { .. } = self.settings.plan
+                && let Some(client) = self.settings.addresses.client(Seen::apart(&parts))
+            {
+                parts.extensions.insert(client);
+            }
             let decided = self.settings.decide(Seen::apart(&parts));
             request = Request::from_parts(parts, body);
             decided

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use http::Request;
 use tollgate::{Cost, Descriptor, Domain, Limit, Mode, OnError, Policy, PolicySet, Rules};
-use tollgate_tower::{Caller, RateLimit, Rule};
+use tollgate_tower::{Caller, ClientAddress, RateLimit, Rule};
 
 use crate::rig::{from, send, statuses, verdict};
 
@@ -110,4 +110,18 @@ async fn the_domain_of_rules_is_not_that_of_policies() {
     let set = Arc::new(PolicySet::new(vec![domain]).unwrap());
     let layer = RateLimit::new().policies(set, "api", |_| Descriptor::new()).domain("web");
     assert_eq!(statuses(&layer, vec![from("192.0.2.1", "/"), from("192.0.2.1", "/")]).await, [200, 429]);
+}
+
+#[tokio::test]
+async fn policies_can_count_addresses_as_rules_do() {
+    let policy = Policy::new("p", "api", Some(limit("1/min"))).unwrap();
+    let rules = Rules(vec![tollgate::Rule::new().partition("remote_address")]);
+    let set = Arc::new(PolicySet::new(vec![Domain::new("api", vec![policy], Box::new(rules))]).unwrap());
+    let layer = RateLimit::new().policies(set, "api", |parts| {
+        let address = parts.extensions.get::<ClientAddress>().map_or("unknown", ClientAddress::as_str);
+        Descriptor::new().with("remote_address", address)
+    });
+    let calls =
+        ["192.0.2.1", "192.0.2.2", "[2001:db8::1]", "[2001:db8::2]", "192.0.2.1"].map(|peer| from(peer, "/")).into();
+    assert_eq!(statuses(&layer, calls).await, [200, 200, 200, 429, 429]);
 }

@@ -15,8 +15,8 @@ use tollgate::{InvalidCheck, Status, Store, Verdict};
 use tower_service::Service;
 
 use crate::body::ResponseBody;
-use crate::layer::Settings;
 use crate::refusal::Refusal;
+use crate::settings::Settings;
 use crate::settle::{Decided, Deciding, Eventually, Settling};
 
 pin_project! {

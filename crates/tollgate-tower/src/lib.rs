@@ -18,6 +18,7 @@
 
 mod layer;
 mod service;
+mod settings;
 
 mod caller;
 mod rule;

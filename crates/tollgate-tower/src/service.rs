@@ -12,8 +12,8 @@ use tower_service::Service;
 
 use crate::body::ResponseBody;
 use crate::future::{After, ResponseFuture};
-use crate::layer::{Plan, Settings};
 use crate::seen::Seen;
+use crate::settings::{Plan, Settings};
 use crate::settle::Eventually;
 
 /// A service that is called only as often as its limits allow. Made by [`RateLimit`](crate::RateLimit).

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use http::{HeaderMap, Method};
 use tollgate::{Ask, Charge, Cost, InvalidCheck, Match, PolicySet, Store, Verdict, at_once};
 
-use crate::layer::{Plan, Settings};
 use crate::seen::Seen;
+use crate::settings::{Plan, Settings};
 
 pub(crate) type Decided = Result<Verdict, InvalidCheck>;
 pub(crate) type Deciding = Pin<Box<dyn Future<Output = Decided> + Send>>;

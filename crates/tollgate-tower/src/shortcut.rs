@@ -4,8 +4,8 @@ use http::{Method, Response};
 use tollgate::{Cost, Status, Store};
 
 use crate::future::is_refused;
-use crate::layer::{Plan, Settings};
 use crate::seen::Seen;
+use crate::settings::{Plan, Settings};
 
 impl<S: Store> Settings<S> {
     /// Takes the cost of a request if its only rule allows it. `None` has taken nothing, and leaves the request to be decided.

@@ -303,9 +303,11 @@ fn unescape(text: &str) -> Result<String, UrlError> {
     String::from_utf8(bytes).map_err(|_| UrlError::Escape)
 }
 
+/// The usual one if none is alike.
 fn nearest_scheme(written: &str) -> &'static str {
-    let distance = |scheme: &&(&'static str, Form, bool)| tollgate::edit_distance(written, scheme.0);
-    SCHEMES.iter().min_by_key(distance).map_or("redis", |(name, ..)| name)
+    let distances = SCHEMES.iter().map(|(name, ..)| (tollgate::edit_distance(written, name), *name));
+    let alike = |(distance, name): &(usize, &str)| 2 * distance <= name.len();
+    distances.filter(alike).min_by_key(|(distance, _)| *distance).map_or("redis", |(_, name)| name)
 }
 
 #[cfg(test)]

@@ -58,7 +58,7 @@ fn what_is_wrong_is_named_with_what_would_be_right() {
         ("localhost:6379", "redis://host:6379"),
         ("reddis://h", "did you mean redis://"),
         ("rediss+clustr://h", "did you mean rediss+cluster://"),
-        ("http://h", "unknown scheme http://"),
+        ("http://h", "unknown scheme http://: did you mean redis://"),
         ("redis://", "host is missing"),
         ("redis://:6379", "host is missing"),
         ("redis+cluster://a,,b", "host is missing"),

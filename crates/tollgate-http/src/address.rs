@@ -15,7 +15,7 @@ pub use proxies::{InvalidProxies, TrustedProxies};
 
 use proxies::Trusted;
 
-const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
+static X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 
 /// Whom to believe, and in which header they say whom they serve. By default nobody.
 ///
@@ -47,6 +47,17 @@ pub enum ForwardedHeader {
     Single(HeaderName),
 }
 
+impl ForwardedHeader {
+    /// Its name.
+    pub fn name(&self) -> &HeaderName {
+        match self {
+            Self::XForwardedFor => &X_FORWARDED_FOR,
+            Self::Forwarded => &FORWARDED,
+            Self::Single(name) => name,
+        }
+    }
+}
+
 /// The address of the caller, in canonical form: `::ffff:192.0.2.7` is `192.0.2.7`.
 ///
 /// It is the peer unless the peer is trusted. Then the header is walked from the right, where the nearest proxy wrote,
@@ -70,16 +81,8 @@ pub enum ForwardedHeader {
 /// assert_eq!(client_address(proxy, &headers, &trust).to_string(), "203.0.113.7");
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-#[inline]
 pub fn client_address(peer: IpAddr, headers: &HeaderMap, trust: &Trust) -> IpAddr {
     let peer = peer.to_canonical();
-    match trust.proxies.0 {
-        Trusted::Nobody => peer,
-        _ => forwarded_for(peer, headers, trust),
-    }
-}
-
-fn forwarded_for(peer: IpAddr, headers: &HeaderMap, trust: &Trust) -> IpAddr {
     match &trust.proxies.0 {
         Trusted::Nobody => peer,
         Trusted::Networks(networks) if !contain(networks, peer) => peer,
@@ -110,10 +113,8 @@ fn walk(peer: IpAddr, networks: &[IpNet], entries: impl Iterator<Item = Option<I
 
 /// The entries of all lines, as if they were joined in order, from the right; `None` where one is no address.
 fn entries<'a>(headers: &'a HeaderMap, header: &ForwardedHeader) -> impl Iterator<Item = Option<IpAddr>> + use<'a> {
-    let forwarded = *header == ForwardedHeader::Forwarded;
-    let name = if forwarded { FORWARDED } else { X_FORWARDED_FOR };
-    let read = if forwarded { entry::forwarded_for } else { entry::address };
-    let lines = headers.get_all(name).iter().rev();
+    let read = if *header == ForwardedHeader::Forwarded { entry::forwarded_for } else { entry::address };
+    let lines = headers.get_all(header.name()).iter().rev();
     lines.flat_map(|line| entry::from_the_right(line.as_bytes())).map(read)
 }
 

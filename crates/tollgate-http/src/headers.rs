@@ -281,13 +281,12 @@ fn item(quoted: &str, [first, second]: [(&str, Option<u64>); 2]) -> String {
 /// A structured field's String, which holds printable ASCII only. The rest is percent-encoded, and so is `%`: two names
 /// never look alike.
 fn quoted(name: &str) -> String {
-    let plain = |byte: u8| matches!(byte, b' '..=b'~') && !matches!(byte, b'"' | b'\\' | b'%');
     let mut text = String::with_capacity(name.len() + 2);
     text.push('"');
     for byte in name.bytes() {
         match byte {
             b'"' | b'\\' => text.extend(['\\', char::from(byte)]),
-            _ if plain(byte) => text.push(char::from(byte)),
+            b' '..=b'~' if byte != b'%' => text.push(char::from(byte)),
             _ => {
                 let _ = write!(text, "%{byte:02X}");
             }

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use http::request::Parts;
 use http::{Response, response};
 use tollgate::{Cost, Descriptor, Limit, MemoryStore, PolicySet, Store, Verdict};
-use tollgate_http::{Dialect, Prefixes, Trust};
+use tollgate_http::{Dialect, Prefixes, Trust, VerdictHeaders};
 use tower_layer::Layer;
 
 use crate::refusal::Refusal;
@@ -60,7 +60,7 @@ impl<S: Store> RateLimit<S> {
     #[must_use]
     pub fn rule(self, rule: Rule) -> Self {
         let (domain, mut rules) = match &self.settings.plan {
-            Plan::Rules { domain, rules, .. } => (domain.clone(), rules.clone()),
+            Plan::Rules { rules, compiled } => (compiled.name().to_owned(), rules.clone()),
             Plan::Policies { domain, .. } => (domain.clone(), Vec::new()),
         };
         rules.push(rule);
@@ -206,7 +206,7 @@ impl<S: Store> RateLimit<S> {
     /// How limits are told in headers. [`Dialect::Draft10`] unless said.
     #[must_use]
     pub fn headers(self, dialect: Dialect) -> Self {
-        self.with(|settings| settings.dialect = dialect)
+        self.with(|settings| settings.headers = VerdictHeaders::new(dialect, &[]))
     }
 
     /// Lets scripts of other origins read the headers, by `Access-Control-Expose-Headers`.
@@ -262,7 +262,7 @@ impl<S> fmt::Debug for RateLimit<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut layer = f.debug_struct("RateLimit");
         match &self.settings.plan {
-            Plan::Rules { domain, rules, .. } => layer.field("domain", domain).field("rules", rules),
+            Plan::Rules { rules, compiled } => layer.field("domain", &compiled.name()).field("rules", rules),
             Plan::Policies { domain, .. } => layer.field("domain", domain),
         };
         layer.finish_non_exhaustive()

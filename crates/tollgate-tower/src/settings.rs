@@ -6,7 +6,7 @@ use bytes::Bytes;
 use http::request::Parts;
 use http::{Response, response};
 use tollgate::{Cost, Descriptor, Domain, MemoryStore, PolicySet, Rules, Store, Verdict};
-use tollgate_http::{Dialect, VerdictHeaders};
+use tollgate_http::VerdictHeaders;
 
 use crate::caller::Addresses;
 use crate::refusal::Refusal;
@@ -22,15 +22,15 @@ pub(crate) struct Settings<S> {
     pub(crate) cost: Option<CostOf>,
     pub(crate) skip: Option<Skip>,
     pub(crate) counts: Option<Counts>,
-    pub(crate) dialect: Dialect,
     pub(crate) expose: bool,
     /// Whether handlers and layers outside get to see the verdict.
     pub(crate) shared: bool,
     pub(crate) preflight: bool,
     pub(crate) responder: Option<Responder>,
     pub(crate) observe: Option<Observe>,
-    // What follows from all that.
+    /// How limits are told, with what does not change written already.
     pub(crate) headers: VerdictHeaders,
+    // What follows from all that.
     /// Whether a closure wants to see the request.
     pub(crate) told: bool,
     /// Whether it matters from where requests come.
@@ -43,7 +43,7 @@ pub(crate) struct Settings<S> {
 #[derive(Clone)]
 pub(crate) enum Plan {
     /// The layer's own rules.
-    Rules { domain: String, rules: Vec<Rule>, compiled: Arc<Domain> },
+    Rules { rules: Vec<Rule>, compiled: Arc<Domain> },
     /// Policies that others wrote.
     Policies { source: PolicySource, domain: String, describe: Describe },
 }
@@ -75,7 +75,6 @@ impl Default for Settings<MemoryStore> {
             cost: None,
             skip: None,
             counts: None,
-            dialect: Dialect::default(),
             expose: false,
             shared: false,
             preflight: false,
@@ -101,8 +100,8 @@ impl Plan {
         }
         let policies = rules.iter().zip(names).map(|(rule, name)| rule.policy(&domain, name)).collect();
         // Which rules apply is found here, by request: nothing is left to match.
-        let compiled = Arc::new(Domain::new(domain.clone(), policies, Box::new(Rules::default())));
-        Self::Rules { domain, rules, compiled }
+        let compiled = Arc::new(Domain::new(domain, policies, Box::new(Rules::default())));
+        Self::Rules { rules, compiled }
     }
 }
 
@@ -110,11 +109,11 @@ impl<S: Store> Settings<S> {
     /// Finds out what follows from what was told.
     pub(crate) fn derive(&mut self) {
         let (rules, policies) = match &self.plan {
-            Plan::Rules { rules, compiled, .. } => (&rules[..], compiled.policies()),
+            Plan::Rules { rules, compiled } => (&rules[..], compiled.policies()),
             // Others may replace them at any time.
             Plan::Policies { .. } => (&[][..], &[][..]),
         };
-        self.headers = VerdictHeaders::new(self.dialect, policies);
+        self.headers = VerdictHeaders::new(self.headers.dialect(), policies);
         let described = matches!(self.plan, Plan::Policies { .. });
         self.told = described || self.skip.is_some() || self.cost.is_some() || rules.iter().any(Rule::is_told);
         self.by_address = rules.iter().any(|rule| rule.caller.is_by_address());
@@ -134,7 +133,6 @@ impl<S> Settings<S> {
             cost: self.cost.clone(),
             skip: self.skip.clone(),
             counts: self.counts.clone(),
-            dialect: self.dialect,
             expose: self.expose,
             shared: self.shared,
             preflight: self.preflight,

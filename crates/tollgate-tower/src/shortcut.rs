@@ -13,7 +13,7 @@ impl<S: Store> Settings<S> {
     /// In line, without a verdict: each copy of what was just written waits for it, and a verdict is copied often.
     #[inline(always)]
     pub(crate) fn take_short(&self, seen: Seen<'_>) -> Option<Status> {
-        let Plan::Rules { rules, compiled, .. } = &self.plan else { return None };
+        let Plan::Rules { rules, compiled } = &self.plan else { return None };
         let (true, [rule], Some(store)) = (self.short, &rules[..], self.store.embedded()) else { return None };
         // It may be a preflight.
         if *seen.method == Method::OPTIONS {

@@ -5,9 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 use http::header::{FORWARDED, HeaderMap, HeaderName};
 use tollgate::{PolicySet, StoreError};
-use tollgate_http::{ForwardedHeader, Trust};
-
-static X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
+use tollgate_http::Trust;
 
 /// What proxies name callers in.
 static FORWARDED_BY: [HeaderName; 3] =
@@ -28,7 +26,7 @@ pub(crate) struct Traps {
     one_caller: AtomicBool,
     nothing_to_limit: AtomicBool,
     store_away: AtomicBool,
-    /// How many calls were looked at, more or less: threads may count one together.
+    /// How many calls were looked at.
     looks: AtomicU64,
     /// A digest of the first private peer, and how often it called without another in between.
     first: AtomicU64,
@@ -87,11 +85,7 @@ impl Traps {
                 "every address is a trusted proxy, so callers can name themselves: trust only your proxies' networks"
             );
         }
-        let read = match &trust.header {
-            ForwardedHeader::XForwardedFor => &X_FORWARDED_FOR,
-            ForwardedHeader::Forwarded => &FORWARDED,
-            ForwardedHeader::Single(name) => name,
-        };
+        let read = trust.header.name();
         let is_read = headers.contains_key(read);
         let Some(header) = (if is_read { Some(read) } else { header }) else { return };
         if !trust.proxies.trusts(peer) {

@@ -1,8 +1,8 @@
 //! How much of an address counts as one caller.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv6Addr};
 
-use ipnet::{IpNet, Ipv4Net, Ipv6Net};
+use ipnet::IpNet;
 
 /// The leading bits of an address that name one caller: by default all 32 of IPv4, and 64 of IPv6, where anybody has
 /// that many addresses to rotate through. More bits than there are count as all.
@@ -35,15 +35,14 @@ impl Prefixes {
     /// The text that stands for the caller: the address if all of it counts, else its network. An IPv4 address in IPv6
     /// clothes is an IPv4 address.
     pub fn mask(self, address: IpAddr) -> String {
-        match address.to_canonical() {
-            IpAddr::V4(address) if u32::from(self.v4) >= Ipv4Addr::BITS => address.to_string(),
-            IpAddr::V6(address) if u32::from(self.v6) >= Ipv6Addr::BITS => address.to_string(),
-            IpAddr::V4(address) => network(Ipv4Net::new(address, self.v4).map(IpNet::V4)),
-            IpAddr::V6(address) => network(Ipv6Net::new(address, self.v6).map(IpNet::V6)),
+        let address = address.to_canonical();
+        let (prefix, whole) = match address {
+            IpAddr::V4(_) => (self.v4, 32),
+            IpAddr::V6(_) => (self.v6, Ipv6Addr::BITS),
+        };
+        match IpNet::new(address, prefix) {
+            Ok(network) if u32::from(prefix) < whole => network.trunc().to_string(),
+            _ => address.to_string(),
         }
     }
-}
-
-fn network(network: Result<IpNet, ipnet::PrefixLenError>) -> String {
-    network.expect("a prefix shorter than the address").trunc().to_string()
 }

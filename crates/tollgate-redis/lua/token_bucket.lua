@@ -36,7 +36,10 @@ end
 if verb == 'refund' then
   -- Units that were regained since the charge are not given back a second time.
   local regained, since = 0, at - (charged_at - charged_at % tick)
-  if since > 0 then regained = math.floor(since / tick * refill / unit) end
+  if since > 0 then
+    local parts = since / tick * refill
+    regained = (parts - parts % unit) / unit
+  end
   given = (used + -used % unit) / unit
   if given > cost - regained then given = cost - regained end
   if given < 0 then given = 0 end

@@ -1,10 +1,10 @@
 //! The answer: what each check got, and what that means for the call.
 
 use std::cmp::Ordering;
-use std::ops::Deref;
 use std::time::Duration;
 
 use crate::clock::Timestamp;
+use crate::few::Few;
 use crate::limit::Limit;
 
 /// The answer to one check.
@@ -217,42 +217,5 @@ impl Decision {
     }
 }
 
-/// The statuses of a call: one without allocation, or several.
-#[derive(Debug, Clone)]
-pub enum Statuses {
-    /// Of a single check.
-    One([Status; 1]),
-    /// Of several.
-    Many(Vec<Status>),
-}
-
-impl Deref for Statuses {
-    type Target = [Status];
-
-    fn deref(&self) -> &[Status] {
-        match self {
-            Self::One(one) => one,
-            Self::Many(many) => many,
-        }
-    }
-}
-
-impl PartialEq for Statuses {
-    fn eq(&self, other: &Self) -> bool {
-        **self == **other
-    }
-}
-
-impl Eq for Statuses {}
-
-impl From<Status> for Statuses {
-    fn from(status: Status) -> Self {
-        Self::One([status])
-    }
-}
-
-impl FromIterator<Status> for Statuses {
-    fn from_iter<I: IntoIterator<Item = Status>>(statuses: I) -> Self {
-        Self::Many(statuses.into_iter().collect())
-    }
-}
+/// The statuses of a call.
+pub type Statuses = Few<Status>;

@@ -103,10 +103,15 @@ fn push_part(written: &mut String, part: &[u8]) {
     }
     if written.len() - start > Key::MAX_WRITTEN {
         written.truncate(start);
-        written.push('#');
-        for byte in &Sha256::digest(part)[..16] {
-            let _ = write!(written, "{byte:02x}");
-        }
+        push_digest(written, &Sha256::digest(part)[..16]);
+    }
+}
+
+/// Appends what stands for a text that is too long: `#` and a digest of it.
+pub(crate) fn push_digest(written: &mut String, digest: &[u8]) {
+    written.push('#');
+    for byte in digest {
+        let _ = write!(written, "{byte:02x}");
     }
 }
 

@@ -19,6 +19,7 @@ mod limiter;
 
 mod check;
 mod decision;
+mod few;
 mod key;
 mod limit;
 
@@ -41,6 +42,7 @@ pub use clock::{Clock, ManualClock, Timestamp};
 pub use counter::{Counter, CounterError, CounterName, CounterOp, CounterValue};
 pub use decision::{Decision, Source, Status, Statuses};
 pub use descriptor::Descriptor;
+pub use few::Few;
 pub use key::{Key, KeyError, decode_policy};
 pub use limit::{Limit, LimitBuilder, LimitError};
 pub use limiter::{CheckError, InvalidCheck, Limiter, MAX_CHECKS, NotReady, validate};

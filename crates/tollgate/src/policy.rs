@@ -13,7 +13,7 @@ use std::str::FromStr;
 
 use sha2::{Digest, Sha256};
 
-use crate::key::Key;
+use crate::key::{Key, push_digest};
 use crate::limit::Limit;
 use crate::words::nearest;
 pub use decide::{Ask, Charge};
@@ -170,8 +170,9 @@ fn key_name(domain: &str, name: &str) -> String {
     if written.len() <= Key::MAX_POLICY {
         return written;
     }
-    let digest = Sha256::digest(written.as_bytes());
-    digest[..16].iter().fold(String::from("#"), |text, byte| text + &format!("{byte:02x}"))
+    let mut digest = String::new();
+    push_digest(&mut digest, &Sha256::digest(written.as_bytes())[..16]);
+    digest
 }
 
 /// Defines a closed set of words: the enum, its names, and how it is read.

@@ -83,15 +83,8 @@ mod tests {
 
     use super::*;
     use crate::clock::{ManualClock, Timestamp};
+    use crate::store::at_once as ready;
     use crate::{Key, Limit, MemoryStore};
-
-    fn ready<T>(future: impl Future<Output = T>) -> T {
-        let mut context = std::task::Context::from_waker(std::task::Waker::noop());
-        match std::pin::pin!(future).poll(&mut context) {
-            std::task::Poll::Ready(value) => value,
-            std::task::Poll::Pending => unreachable!("neither the store nor the clock waits"),
-        }
-    }
 
     fn limiter() -> (Limiter, ManualClock) {
         let clock = ManualClock::new(Timestamp::from_micros(1_000_000_000));

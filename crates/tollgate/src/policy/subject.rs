@@ -1,10 +1,12 @@
 //! Whom a policy counts, as one text.
 
-use std::fmt::{self, Write};
+use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::net::Ipv4Addr;
 
 use sha2::{Digest, Sha256};
+
+use crate::key::push_digest;
 
 /// Longer ones are written as a digest.
 const LONGEST: usize = 512;
@@ -162,10 +164,9 @@ impl Text {
 }
 
 fn digest(text: &[u8]) -> String {
-    Sha256::digest(text).iter().fold(String::from("#"), |mut digest, byte| {
-        let _ = write!(digest, "{byte:02x}");
-        digest
-    })
+    let mut digest = String::new();
+    push_digest(&mut digest, &Sha256::digest(text));
+    digest
 }
 
 impl AsRef<[u8]> for Subject {

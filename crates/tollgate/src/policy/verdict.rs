@@ -1,12 +1,12 @@
 //! The answer to a call under policies.
 
-use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
 use super::{Mode, Policy, Subject};
 use crate::check::{Check, Cost};
 use crate::clock::Timestamp;
 use crate::decision::{Source, Status};
+use crate::few::Few;
 use crate::key::Key;
 use crate::limit::Limit;
 use crate::store::{MemoryStore, Store, StoreError};
@@ -14,52 +14,11 @@ use crate::store::{MemoryStore, Store, StoreError};
 /// The answer to a call under policies: what became of it, and one ruling for each policy that applied to a descriptor.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Verdict {
-    pub(super) rulings: Rulings,
+    pub(super) rulings: Few<Ruling>,
     pub(super) decided_at: Option<Timestamp>,
     pub(super) split: bool,
     /// In a box, as it is rare and large.
     pub(super) store_error: Option<Box<StoreError>>,
-}
-
-/// One ruling without allocation, or several.
-#[derive(Debug, Clone)]
-pub(super) enum Rulings {
-    One([Ruling; 1]),
-    Many(Vec<Ruling>),
-}
-
-impl Deref for Rulings {
-    type Target = [Ruling];
-
-    fn deref(&self) -> &[Ruling] {
-        match self {
-            Self::One(one) => one,
-            Self::Many(many) => many,
-        }
-    }
-}
-
-impl PartialEq for Rulings {
-    fn eq(&self, other: &Self) -> bool {
-        **self == **other
-    }
-}
-
-impl Eq for Rulings {}
-
-impl DerefMut for Rulings {
-    fn deref_mut(&mut self) -> &mut [Ruling] {
-        match self {
-            Self::One(one) => one,
-            Self::Many(many) => many,
-        }
-    }
-}
-
-impl FromIterator<Ruling> for Rulings {
-    fn from_iter<I: IntoIterator<Item = Ruling>>(rulings: I) -> Self {
-        Self::Many(rulings.into_iter().collect())
-    }
 }
 
 /// What becomes of a call.

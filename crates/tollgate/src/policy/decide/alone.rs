@@ -1,6 +1,5 @@
 //! The common call: one policy applies, and it enforces. No groups, no lists, the same verdict.
 
-use super::super::verdict::Rulings;
 use super::super::{Excess, Mode, Ruling, Verdict};
 use super::{Bench, Charge, Found};
 use crate::check::Check;
@@ -43,7 +42,7 @@ fn verdict(found: Found, decision: &Decision) -> Verdict {
         given_back: 0,
     };
     let (decided_at, split) = (Some(decision.decided_at()), decision.split());
-    Verdict { rulings: Rulings::One([ruling]), decided_at, split, store_error: None }
+    Verdict { rulings: ruling.into(), decided_at, split, store_error: None }
 }
 
 #[cold]

@@ -1,10 +1,10 @@
-//! Decisions in this process: Tollgate's memory store beside the embedded limiters of others.
+//! Decisions in this process: Tallygate's memory store beside the embedded limiters of others.
 
 use std::sync::Barrier;
 use std::time::Instant;
 
 use anyhow::{Result, ensure};
-use tollgate::Algorithm;
+use tallygate::Algorithm;
 
 use crate::Effort;
 use crate::memory;
@@ -135,7 +135,8 @@ fn measure_memory(effort: &Effort) -> Result<Vec<Samples>> {
     let mut bytes = vec![Samples::default(); Rival::ALL.len()];
     for _ in 0..if effort.quick { 1 } else { 3 } {
         for (index, rival) in Rival::ALL.into_iter().enumerate() {
-            let main = matches!(rival, Rival::BASELINE | Rival::Throttlecrab | Rival::Tollgate(Algorithm::TokenBucket));
+            let main =
+                matches!(rival, Rival::BASELINE | Rival::Throttlecrab | Rival::Tallygate(Algorithm::TokenBucket));
             if main || (rival.has_keys() && !effort.quick) {
                 bytes[index].push(memory::bytes_per_key(index, MOST)?);
             }
@@ -189,7 +190,7 @@ What each was asked:
   Answers remaining, retry and reset; sweeps all keys at once every minute.
 - limitador 0.14.0: `check_rate_limited_and_update` with one limit and one variable, its `Context` built for each call as it
   must be; 3 % of the operations. Answers the counters with what remains.
-- tollgate: `Key::new` and `Limiter::check_now` for each call. Answers remaining, retry, reset and the time; sweeps a few
+- tallygate: `Key::new` and `Limiter::check_now` for each call. Answers remaining, retry, reset and the time; sweeps a few
   buckets as it goes.
 - Bytes per key: growth of the resident set in a fresh process that makes a million keys live, divided by the keys; for those
   who keep the key it includes their copy of its 16 bytes.

@@ -1,4 +1,4 @@
-//! Tollgate side by side with its peers: every figure is measured in one run, the contenders taking turns.
+//! Tallygate side by side with its peers: every figure is measured in one run, the contenders taking turns.
 #![expect(clippy::disallowed_methods, reason = "a stopwatch needs the machine's own time")]
 
 mod embedded;

@@ -210,7 +210,7 @@ What each was asked:
 - tower_governor 0.8.0: `PeerIpKeyExtractor`. Without headers it tells an allowed caller nothing; with `use_headers`, the limit and
   what remains. It makes a new clock for every refusal, and with it asks the processor what it can (`cpuid`); in a virtual
   machine that traps. On this one seven eighths of the time of a refusal is that; elsewhere it may be next to nothing.
-- tollgate-tower: `RateLimit::per_client` on the embedded store. By default it tells the policy, what remains and the wait, and refusals
+- tallygate-tower: `RateLimit::per_client` on the embedded store. By default it tells the policy, what remains and the wait, and refusals
   are problem+json. With `share_verdict` it also puts its verdict into the extensions of request and response, which
   tower_governor has nothing like.
 - What tower_governor adds: rows with headers are compared with `use_headers`, rows without with its default.

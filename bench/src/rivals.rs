@@ -7,7 +7,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use anyhow::Result;
-use tollgate::{Algorithm, Check, Key, Limit, Limiter, MemoryStore};
+use tallygate::{Algorithm, Check, Key, Limit, Limiter, MemoryStore};
 
 /// Takes one decision for each subject and answers how many were allowed.
 ///
@@ -23,7 +23,7 @@ pub enum Rival {
     GovernorDirect,
     Throttlecrab,
     Limitador,
-    Tollgate(Algorithm),
+    Tallygate(Algorithm),
 }
 
 /// Under which limit.
@@ -46,16 +46,16 @@ impl Rival {
     pub const ALL: [Self; 12] = [
         Self::Nothing,
         Self::GovernorKeyed,
-        Self::Tollgate(Algorithm::TokenBucket),
+        Self::Tallygate(Algorithm::TokenBucket),
         Self::GovernorInformed,
         Self::GovernorDirect,
         Self::Throttlecrab,
         Self::Limitador,
-        Self::Tollgate(Algorithm::FixedWindow),
-        Self::Tollgate(Algorithm::FixedWindowFromFirstCall),
-        Self::Tollgate(Algorithm::SlidingWindow),
-        Self::Tollgate(Algorithm::SlidingCounter),
-        Self::Tollgate(Algorithm::SlidingLog),
+        Self::Tallygate(Algorithm::FixedWindow),
+        Self::Tallygate(Algorithm::FixedWindowFromFirstCall),
+        Self::Tallygate(Algorithm::SlidingWindow),
+        Self::Tallygate(Algorithm::SlidingCounter),
+        Self::Tallygate(Algorithm::SlidingLog),
     ];
 
     pub fn name(self) -> String {
@@ -66,8 +66,8 @@ impl Rival {
             Self::GovernorDirect => "governor direct (no key)".to_owned(),
             Self::Throttlecrab => "throttlecrab Periodic in a Mutex".to_owned(),
             Self::Limitador => "limitador in memory".to_owned(),
-            Self::Tollgate(Algorithm::TokenBucket) => "**tollgate token_bucket**".to_owned(),
-            Self::Tollgate(algorithm) => format!("tollgate {algorithm}"),
+            Self::Tallygate(Algorithm::TokenBucket) => "**tallygate token_bucket**".to_owned(),
+            Self::Tallygate(algorithm) => format!("tallygate {algorithm}"),
         }
     }
 
@@ -80,7 +80,7 @@ impl Rival {
         match self {
             Self::Limitador => 0.03,
             // Every admitted call is an entry: fewer calls, less memory.
-            Self::Tollgate(Algorithm::SlidingLog) => 0.4,
+            Self::Tallygate(Algorithm::SlidingLog) => 0.4,
             _ => 1.0,
         }
     }
@@ -97,7 +97,7 @@ impl Rival {
             Self::GovernorDirect => governor_direct(quota),
             Self::Throttlecrab => throttlecrab(quota, keys),
             Self::Limitador => limitador(quota, keys),
-            Self::Tollgate(algorithm) => tollgate(algorithm, quota, keys)?,
+            Self::Tallygate(algorithm) => tallygate(algorithm, quota, keys)?,
         })
     }
 }
@@ -112,7 +112,7 @@ fn each(decide: impl Fn(&String) -> bool + Send + Sync + 'static) -> Decide {
     })
 }
 
-fn tollgate(algorithm: Algorithm, quota: Quota, keys: usize) -> Result<Decide> {
+fn tallygate(algorithm: Algorithm, quota: Quota, keys: usize) -> Result<Decide> {
     let ample = Limit::builder(Limit::MAX_AMOUNT, Duration::from_secs(86_400));
     let limit = match (quota, algorithm) {
         (Quota::Tiny, Algorithm::TokenBucket) => Limit::per_hour(1).burst(TINY_BURST.into()),
@@ -130,7 +130,7 @@ fn tollgate(algorithm: Algorithm, quota: Quota, keys: usize) -> Result<Decide> {
     Ok(each(move |subject| {
         let Ok(key) = Key::new("api", subject) else { return false };
         let decision = limiter.check_now(Check::new(key, &limit));
-        black_box(&decision).as_ref().is_ok_and(tollgate::Decision::allowed)
+        black_box(&decision).as_ref().is_ok_and(tallygate::Decision::allowed)
     }))
 }
 

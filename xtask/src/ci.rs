@@ -11,7 +11,7 @@ pub fn run() -> Result<()> {
     run::run(&mut run::cargo(&[
         "clippy",
         "-p",
-        "tollgate-config",
+        "tallygate-config",
         "--features",
         "cel",
         "--all-targets",
@@ -20,7 +20,7 @@ pub fn run() -> Result<()> {
         "warnings",
     ]))?;
     // Alone, and so without the feature that its tests turn on.
-    run::run(&mut run::cargo(&["clippy", "-p", "tollgate-tower", "--lib", "--", "-D", "warnings"]))?;
+    run::run(&mut run::cargo(&["clippy", "-p", "tallygate-tower", "--lib", "--", "-D", "warnings"]))?;
     let mut doc = run::cargo(&["doc", "--no-deps", "--workspace"]);
     run::run(doc.env("RUSTDOCFLAGS", "-D warnings"))?;
     hygiene::run()?;

@@ -22,7 +22,7 @@ pub fn run(args: &[String]) -> Result<()> {
     // Named, so that the flags do not reach build scripts.
     let host = run::output(std::process::Command::new("rustc").args(["--print", "host-tuple"]))?;
     let mut command =
-        run::cargo(&["run", "--release", "--manifest-path", "crates/tollgate-http/fuzz/Cargo.toml", "--target"]);
+        run::cargo(&["run", "--release", "--manifest-path", "crates/tallygate-http/fuzz/Cargo.toml", "--target"]);
     command.arg(host.trim()).arg("--target-dir").arg(&target);
     command.args(["--bin", "client_address", "--"]).arg(corpus);
     command.args(["-max_len=512", "-print_final_stats=1"]).arg(format!("-max_total_time={seconds}"));

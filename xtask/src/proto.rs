@@ -9,9 +9,9 @@ use anyhow::{Context, Result, bail};
 
 use crate::run;
 
-const PROTOS: &str = "crates/tollgate-server/proto";
+const PROTOS: &str = "crates/tallygate-server/proto";
 /// Holds nothing but what is generated.
-const COMMITTED: &str = "crates/tollgate-server/src/proto";
+const COMMITTED: &str = "crates/tallygate-server/src/proto";
 const REMEDY: &str = "run `cargo xtask proto` and commit what it writes";
 
 /// `[--check]`: writes the code, or only tells whether it is what was committed.

@@ -50,14 +50,14 @@ pub fn run() -> Result<Ready> {
     c_compiler().context("a C compiler is needed, for TLS and for the clock shim")?;
     let redis = redis().context("redis-server is needed")?;
     let mut ready = Ready { environment: Vec::new(), skipped: Vec::new() };
-    ready.tell("TOLLGATE_REDIS_SERVER", &redis);
+    ready.tell("TALLYGATE_REDIS_SERVER", &redis);
     match valkey() {
-        Ok(path) => ready.tell("TOLLGATE_VALKEY_SERVER", &path),
+        Ok(path) => ready.tell("TALLYGATE_VALKEY_SERVER", &path),
         Err(error) if in_ci() => return Err(error.context("valkey-server is needed in CI")),
         Err(error) => {
             let reason = format!("no valkey-server: {error:#}");
             eprintln!("setup: SKIPPING every test on Valkey: {reason}");
-            ready.environment.push(("TOLLGATE_SKIP_VALKEY".to_owned(), reason.clone()));
+            ready.environment.push(("TALLYGATE_SKIP_VALKEY".to_owned(), reason.clone()));
             ready.skipped.push(reason);
         }
     }
@@ -95,7 +95,7 @@ fn c_compiler() -> Result<()> {
 }
 
 fn redis() -> Result<PathBuf> {
-    let found = || find("redis-server", "TOLLGATE_REDIS_SERVER");
+    let found = || find("redis-server", "TALLYGATE_REDIS_SERVER");
     if found()?.is_none() {
         apt::install(&["redis-server"])?;
     }
@@ -105,7 +105,7 @@ fn redis() -> Result<PathBuf> {
 }
 
 fn valkey() -> Result<PathBuf> {
-    let found = || find("valkey-server", "TOLLGATE_VALKEY_SERVER");
+    let found = || find("valkey-server", "TALLYGATE_VALKEY_SERVER");
     if found()?.is_none() {
         VALKEY.fetch(&servers(), &["valkey-server"])?;
     }

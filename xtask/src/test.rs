@@ -23,15 +23,15 @@ pub fn run(args: &[String]) -> Result<()> {
 
     if args.is_empty() {
         // What the binary has only when it is built so.
-        let mut cel = run::cargo(&["test", "--no-fail-fast", "-p", "tollgate-config", "--features", "cel"]);
+        let mut cel = run::cargo(&["test", "--no-fail-fast", "-p", "tallygate-config", "--features", "cel"]);
         result = result.and(tally.run(&mut cel));
     }
     let mut skipped = ready.skipped.clone();
-    let interleavings = run::root().join("crates/tollgate/tests/shuttle.rs");
+    let interleavings = run::root().join("crates/tallygate/tests/shuttle.rs");
     if args.is_empty() && interleavings.exists() {
         result = result.and(tally.run(&mut shuttle()));
     } else if args.is_empty() {
-        skipped.push("interleavings: no crates/tollgate/tests/shuttle.rs".to_owned());
+        skipped.push("interleavings: no crates/tallygate/tests/shuttle.rs".to_owned());
     } else {
         skipped.push("interleavings: arguments were given".to_owned());
     }
@@ -52,8 +52,8 @@ fn names_a_package(args: &[String]) -> bool {
 /// Its own target folder: the flag would otherwise rebuild everything, each way.
 fn shuttle() -> Command {
     let mut flags = env::var("RUSTFLAGS").unwrap_or_default();
-    flags.push_str(" --cfg tollgate_shuttle");
-    let mut command = run::cargo(&["test", "-p", "tollgate", "--test", "shuttle"]);
+    flags.push_str(" --cfg tallygate_shuttle");
+    let mut command = run::cargo(&["test", "-p", "tallygate", "--test", "shuttle"]);
     command.env("RUSTFLAGS", flags.trim()).env("CARGO_TARGET_DIR", run::target().join("shuttle"));
     command
 }
@@ -119,7 +119,7 @@ mod tests {
     #[test]
     fn arguments_of_the_tests_name_no_package() {
         let args = |text: &str| text.split(' ').map(str::to_owned).collect::<Vec<_>>();
-        assert!(names_a_package(&args("-p tollgate")));
+        assert!(names_a_package(&args("-p tallygate")));
         assert!(!names_a_package(&args("--test x -- -p")));
     }
 }

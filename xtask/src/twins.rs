@@ -24,10 +24,10 @@ pub fn run(args: &[String]) -> Result<()> {
 
     let ready = setup::run()?;
     let mut command =
-        run::cargo(&["test", "--release", "-p", "tollgate-testkit", "--test", "twins", "--", "--nocapture"]);
-    command.env("TOLLGATE_TWINS_STEPS", steps.to_string());
+        run::cargo(&["test", "--release", "-p", "tallygate-testkit", "--test", "twins", "--", "--nocapture"]);
+    command.env("TALLYGATE_TWINS_STEPS", steps.to_string());
     if let Some(algorithm) = algorithm {
-        command.env("TOLLGATE_TWINS_ALGORITHM", algorithm);
+        command.env("TALLYGATE_TWINS_ALGORITHM", algorithm);
     }
     ready.apply(&mut command);
     run::run(&mut command)

@@ -11,7 +11,7 @@ use axum::extract::{Path, Request};
 use axum::http::StatusCode;
 use axum::response::Response;
 use axum::routing::{Route, get};
-use tollgate_tower::{Dialect, Limit, RateLimit};
+use tallygate_tower::{Dialect, Limit, RateLimit};
 use tower::layer::{layer_fn, util::Identity};
 use tower::service_fn;
 use tower_governor::GovernorLayer;
@@ -26,7 +26,7 @@ pub enum Guard {
     Governor {
         headers: bool,
     },
-    Tollgate(Dialect),
+    Tallygate(Dialect),
     /// As it comes, and handlers see the verdict.
     Shared,
 }
@@ -48,10 +48,10 @@ impl Guard {
         Self::Nothing,
         Self::Idle,
         Self::Governor { headers: false },
-        Self::Tollgate(Dialect::Off),
+        Self::Tallygate(Dialect::Off),
         Self::Governor { headers: true },
-        Self::Tollgate(Dialect::XDelta),
-        Self::Tollgate(Dialect::Draft10),
+        Self::Tallygate(Dialect::XDelta),
+        Self::Tallygate(Dialect::Draft10),
         Self::Shared,
     ];
 
@@ -61,18 +61,18 @@ impl Guard {
             Self::Idle => "(a layer that does nothing)",
             Self::Governor { headers: false } => "tower_governor",
             Self::Governor { headers: true } => "tower_governor, `use_headers`",
-            Self::Tollgate(Dialect::Off) => "**tollgate-tower**, headers off",
-            Self::Tollgate(Dialect::Draft10) => "**tollgate-tower**, as it comes (draft 10)",
-            Self::Tollgate(_) => "**tollgate-tower**, `X-RateLimit-*`",
-            Self::Shared => "**tollgate-tower**, `share_verdict`",
+            Self::Tallygate(Dialect::Off) => "**tallygate-tower**, headers off",
+            Self::Tallygate(Dialect::Draft10) => "**tallygate-tower**, as it comes (draft 10)",
+            Self::Tallygate(_) => "**tallygate-tower**, `X-RateLimit-*`",
+            Self::Shared => "**tallygate-tower**, `share_verdict`",
         }
     }
 
     /// Who of the other kind tells callers as much.
     pub fn rival(self) -> Self {
         match self {
-            Self::Nothing | Self::Idle | Self::Tollgate(Dialect::Off) => Self::Governor { headers: false },
-            Self::Tollgate(_) | Self::Shared => Self::Governor { headers: true },
+            Self::Nothing | Self::Idle | Self::Tallygate(Dialect::Off) => Self::Governor { headers: false },
+            Self::Tallygate(_) | Self::Shared => Self::Governor { headers: true },
             Self::Governor { .. } => self,
         }
     }
@@ -102,11 +102,11 @@ impl Guard {
                     }
                 }
             }
-            Self::Tollgate(_) | Self::Shared => {
+            Self::Tallygate(_) | Self::Shared => {
                 let limit = Limit::builder(1, period).burst(burst.into()).build()?;
                 let layer = RateLimit::per_client(limit);
                 router.layer(match self {
-                    Self::Tollgate(dialect) => layer.headers(dialect),
+                    Self::Tallygate(dialect) => layer.headers(dialect),
                     _ => layer.share_verdict(),
                 })
             }

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use anyhow::Result;
 use redis::aio::MultiplexedConnection;
-use tollgate::{Check, Key, Limit, Limiter};
-use tollgate_redis::RedisStore;
+use tallygate::{Check, Key, Limit, Limiter};
+use tallygate_redis::RedisStore;
 
 use super::server::Server;
 
@@ -33,7 +33,7 @@ What each was asked:
 - INCR + EXPIRE: the fixed window of the Redis documentation, as a script so that no key can stay without a TTL.
 - Hash token bucket and ZSET log: as found in most articles and many libraries: HMGET, HSET, EXPIRE; ZREMRANGEBYSCORE, ZCARD,
   ZADD, EXPIRE. They are called through the `redis` crate's multiplexed connection. The log of the hot key has a window of 1 ms, which holds about as many entries as it gets calls in one.
-- tollgate: `Limiter::check` over `RedisStore`, with remaining, retry and reset in the answer, on one connection.
+- tallygate: `Limiter::check` over `RedisStore`, with remaining, retry and reset in the answer, on one connection.
 ";
 
 /// All of them, for so many keys, in the order of the table. One more row is one more entry.
@@ -71,12 +71,12 @@ pub async fn all(server: &Server, keys: usize) -> Result<Vec<Contender>> {
     let limiter = Limiter::new(RedisStore::builder(&server.url).deadline(PATIENCE).connect().await?);
     let log = if keys == 1 { "1000000000/ms sliding_log" } else { "1000000000/min sliding_log" };
     for (name, limit) in [
-        ("**tollgate token_bucket**", "100/s burst 1000000000"),
-        ("tollgate fixed_window", "1000000000/h fixed_window"),
-        ("tollgate fixed_window_from_first_call", "1000000000/h fixed_window_from_first_call"),
-        ("tollgate sliding_window", "1000000000/h sliding_window"),
-        ("tollgate sliding_counter", "1000000000/h sliding_counter"),
-        ("tollgate sliding_log", log),
+        ("**tallygate token_bucket**", "100/s burst 1000000000"),
+        ("tallygate fixed_window", "1000000000/h fixed_window"),
+        ("tallygate fixed_window_from_first_call", "1000000000/h fixed_window_from_first_call"),
+        ("tallygate sliding_window", "1000000000/h sliding_window"),
+        ("tallygate sliding_counter", "1000000000/h sliding_counter"),
+        ("tallygate sliding_log", log),
     ] {
         all.push(ours(&limiter, name, limit.parse()?));
     }

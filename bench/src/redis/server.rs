@@ -16,15 +16,15 @@ pub struct Server {
 }
 
 impl Server {
-    /// Starts `$TOLLGATE_REDIS_SERVER`, or the one in `PATH`, on a free port, keeping nothing on disk.
+    /// Starts `$TALLYGATE_REDIS_SERVER`, or the one in `PATH`, on a free port, keeping nothing on disk.
     pub async fn start() -> Result<Self> {
-        let binary = std::env::var("TOLLGATE_REDIS_SERVER").unwrap_or_else(|_| "redis-server".to_owned());
+        let binary = std::env::var("TALLYGATE_REDIS_SERVER").unwrap_or_else(|_| "redis-server".to_owned());
         let port = TcpListener::bind(("127.0.0.1", 0))?.local_addr()?.port();
         let process = Command::new(&binary)
             .args(["--bind", "127.0.0.1", "--port", &port.to_string(), "--save", "", "--appendonly", "no"])
             .stdout(Stdio::null())
             .spawn()
-            .with_context(|| format!("no {binary}: install redis-server, or set TOLLGATE_REDIS_SERVER"))?;
+            .with_context(|| format!("no {binary}: install redis-server, or set TALLYGATE_REDIS_SERVER"))?;
         let url = format!("redis://127.0.0.1:{port}");
         let client = Client::open(url.as_str())?;
         let mut server = Self { process, client, version: String::new(), url };

@@ -13,9 +13,9 @@ use crate::run;
 const TWICE: &[(&str, &str)] =
     &[("syn", "the macros of prost, pin-project and tracing are still on 2; it runs at compile time only")];
 /// Nobody receives these: what they pull in twice costs only build time.
-const NOT_SHIPPED: [&str; 2] = ["tollgate-testkit", "xtask"];
+const NOT_SHIPPED: [&str; 2] = ["tallygate-testkit", "xtask"];
 const REGISTRY: &str = "registry+https://github.com/rust-lang/crates.io-index";
-const SHUTTLE: &str = "tollgate_shuttle";
+const SHUTTLE: &str = "tallygate_shuttle";
 
 pub fn check(findings: &mut Findings) -> Result<()> {
     let metadata = metadata()?;

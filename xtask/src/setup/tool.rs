@@ -115,7 +115,7 @@ impl Tool {
     }
 
     fn variable(&self, prefix: &str) -> String {
-        format!("TOLLGATE_{prefix}{}", self.name.to_uppercase().replace('-', "_"))
+        format!("TALLYGATE_{prefix}{}", self.name.to_uppercase().replace('-', "_"))
     }
 
     fn skipped(&self) -> Option<String> {

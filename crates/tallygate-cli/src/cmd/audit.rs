@@ -1,0 +1,214 @@
+//! `tallygate audit`: what a store holds, and whether every key of it expires.
+
+use std::io::Write;
+
+use anyhow::{Context, bail, ensure};
+use serde_json::{Value, json};
+use tallygate_redis::{Audit, AuditReport, ServerReport, Sweep};
+
+use crate::output::{self, Outcome, OutputArgs};
+use crate::paint::Paint;
+use crate::progress::Progress;
+use crate::store::StoreArgs;
+use crate::table::{self, Cell, Table};
+use crate::{plain, span};
+
+/// Look through a Redis or Valkey store: keys without an end, memory by policy, eviction
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    store: StoreArgs,
+    /// Give keys that would never expire an end; lasting counters and keys of others are left alone
+    #[arg(long)]
+    repair: bool,
+    /// How long repaired keys have to live: no less than the longest time one of your limits takes to refill, or what was
+    /// used is forgotten early
+    #[arg(long, value_name = "DURATION", default_value = "1d", requires = "repair")]
+    ttl: String,
+    #[command(flatten)]
+    output: OutputArgs,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  tallygate audit --store redis://127.0.0.1:6379
+  tallygate audit --store redis+cluster://10.0.0.1:6379,10.0.0.2:6379 --json
+  tallygate audit --store redis://127.0.0.1:6379 --repair --ttl 1h
+
+It reads in small steps over a connection of its own, and changes nothing without --repair.
+Exit codes: 0 every key expires, 1 some never would, 2 error.";
+
+/// Rows of the tables of policies and of keys.
+const ROWS: usize = 10;
+
+pub(crate) async fn run(args: Args, out: &mut impl Write) -> anyhow::Result<Outcome> {
+    let Some(url) = args.store.url() else {
+        bail!("there is nothing to audit in the embedded store: name a server with --store redis://127.0.0.1:6379");
+    };
+    let mut sweep = Sweep::of(&args.store.prefix).context("--prefix")?;
+    if args.repair {
+        let ttl = span::parse(&args.ttl).context("--ttl")?;
+        ensure!(!ttl.is_zero(), "--ttl 0 would delete what it repairs: use at least 1s");
+        sweep = sweep.repair(ttl);
+    }
+    let audit = Audit::connect(url).await.context("--store")?;
+    let mut progress = Progress::new();
+    let report = audit.run(&sweep, |keys| progress.show(|| format!("{} seen", table::count(keys, "key")))).await?;
+    drop(progress);
+    if args.output.json {
+        output::write_json(out, &to_json(&args.store.prefix, &report))?;
+    } else {
+        write_text(out, &args, &report)?;
+    }
+    Ok(if report.orphans > report.repaired { Outcome::Denied } else { Outcome::Allowed })
+}
+
+fn write_text(out: &mut impl Write, args: &Args, report: &AuditReport) -> anyhow::Result<()> {
+    let paint = Paint::for_stdout();
+    let seen =
+        format!("{} under {}:*, {}", table::count(report.keys, "key"), args.store.prefix, table::bytes(report.bytes));
+    writeln!(out, "{}\n", paint.title(&seen))?;
+    write_servers(out, &report.servers, paint)?;
+    write_usage(out, report, paint)?;
+    for server in &report.servers {
+        if let Some(warning) = server.warning() {
+            writeln!(out, "{} {}", paint.bad("warning:"), plain::text(&warning))?;
+        }
+    }
+    if report.lasting_counters > 0 {
+        let counters = table::count(report.lasting_counters, "counter");
+        writeln!(out, "{counters} without an end: created without --ttl, and so meant to last")?;
+    }
+    write_orphans(out, args, report, paint)
+}
+
+fn write_servers(out: &mut impl Write, servers: &[ServerReport], paint: Paint) -> anyhow::Result<()> {
+    let mut rows = Table::default();
+    for server in servers {
+        let memory = match server.maxmemory {
+            0 => format!("{} of no bound", table::bytes(server.used_memory)),
+            most => format!("{} of {}", table::bytes(server.used_memory), table::bytes(most)),
+        };
+        rows.row(vec![
+            Cell::word(plain::text(&server.address)),
+            Cell::word(plain::text(&server.version)),
+            Cell::number(server.keys),
+            Cell::figure(memory),
+            Cell::word(plain::text(&server.maxmemory_policy)).good_if(!server.evicts()),
+            Cell::fault(server.evicted_keys),
+        ]);
+    }
+    rows.write(out, &["server", "version", "keys", "memory used", "maxmemory-policy", "evicted"], paint)?;
+    Ok(writeln!(out)?)
+}
+
+fn write_usage(out: &mut impl Write, report: &AuditReport, paint: Paint) -> anyhow::Result<()> {
+    if report.keys == 0 {
+        return Ok(());
+    }
+    let mut rows = Table::default();
+    for usage in report.usage.iter().take(ROWS) {
+        let policy = usage.policy.as_deref().map_or_else(|| "(others)".to_owned(), plain::text);
+        let each = usage.bytes / usage.keys.max(1);
+        rows.row(vec![
+            Cell::word(policy),
+            Cell::word(usage.kind),
+            Cell::number(usage.keys),
+            Cell::figure(table::bytes(usage.bytes)),
+            Cell::figure(table::bytes(each)),
+            Cell::fault(usage.orphans),
+        ]);
+    }
+    rows.write(out, &["policy", "algorithm", "keys", "memory", "each", "no end"], paint)?;
+    let more = report.usage.len().saturating_sub(ROWS);
+    if more > 0 {
+        writeln!(out, "{}", paint.faint(&format!("and {more} more, all of them with --json")))?;
+    }
+    writeln!(out)?;
+    let mut rows = Table::default();
+    for large in report.largest.iter().take(ROWS / 2) {
+        rows.row(vec![Cell::figure(table::bytes(large.bytes)), Cell::word(plain::text(&large.key))]);
+    }
+    rows.write(out, &["largest", "key"], paint)?;
+    Ok(writeln!(out)?)
+}
+
+fn write_orphans(out: &mut impl Write, args: &Args, report: &AuditReport, paint: Paint) -> anyhow::Result<()> {
+    if report.orphans == 0 {
+        let verdict = match (report.keys, report.lasting_counters) {
+            (0, _) => "there are no such keys: is this the right --prefix?",
+            (_, 0) => "every key expires",
+            _ => "every other key expires",
+        };
+        return Ok(writeln!(out, "{}", paint.good(verdict))?);
+    }
+    let would = format!("{} would never expire:", table::count(report.orphans, "key"));
+    writeln!(out, "{}", paint.bad(&would))?;
+    for key in &report.listed {
+        writeln!(out, "  {}", plain::text(key))?;
+    }
+    let more = report.orphans.saturating_sub(report.listed.len() as u64);
+    if more > 0 {
+        writeln!(out, "  and {} more", table::thousands(more))?;
+    }
+    if report.foreign > 0 {
+        let foreign = table::thousands(report.foreign);
+        writeln!(out, "{foreign} of them not in the form of tallygate's keys: left alone, even by --repair")?;
+    }
+    let ours = report.orphans - report.foreign;
+    if args.repair {
+        let repaired = format!("{} of {} given {} to live", report.repaired, table::count(ours, "key"), args.ttl);
+        writeln!(out, "{}", paint.good(&repaired))?;
+    } else if ours > 0 {
+        writeln!(out, "tallygate never writes such keys: look for who does, then add --repair")?;
+    }
+    Ok(())
+}
+
+fn to_json(prefix: &str, report: &AuditReport) -> Value {
+    let servers: Vec<Value> = report
+        .servers
+        .iter()
+        .map(|server| {
+            json!({
+                "address": server.address,
+                "version": server.version,
+                "keys": server.keys,
+                "used_memory": server.used_memory,
+                "maxmemory": server.maxmemory,
+                "maxmemory_policy": server.maxmemory_policy,
+                "evicted_keys": server.evicted_keys,
+                "warning": server.warning(),
+            })
+        })
+        .collect();
+    let usage: Vec<Value> = report
+        .usage
+        .iter()
+        .map(|usage| {
+            json!({
+                "policy": usage.policy,
+                "algorithm": usage.kind,
+                "keys": usage.keys,
+                "bytes": usage.bytes,
+                "orphans": usage.orphans,
+            })
+        })
+        .collect();
+    let largest: Vec<Value> =
+        report.largest.iter().map(|large| json!({ "key": large.key, "bytes": large.bytes })).collect();
+    json!({
+        "prefix": prefix,
+        "keys": report.keys,
+        "bytes": report.bytes,
+        "orphans": report.orphans,
+        "foreign": report.foreign,
+        "repaired": report.repaired,
+        "lasting_counters": report.lasting_counters,
+        "listed": report.listed,
+        "usage": usage,
+        "largest": largest,
+        "servers": servers,
+    })
+}

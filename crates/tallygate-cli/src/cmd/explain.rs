@@ -1,0 +1,162 @@
+//! `tallygate explain`: which policies a call falls under, why, and what it would get.
+
+mod call;
+mod json;
+mod rehearsal;
+mod text;
+
+use std::io::{self, Write};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use anyhow::{Context, bail};
+use tallygate::{Descriptor, Domain, Key, MemoryStore, Policy, PolicySet, Reason, Ruling, Verdict, nearest};
+use tallygate_redis::AnyStore;
+
+use crate::output::{self, Outcome, OutputArgs};
+use crate::policies;
+use crate::question::CostArg;
+use crate::store::StoreArgs;
+use rehearsal::Rehearsal;
+
+/// Say which policies a call falls under, why, and what it would get; charges nothing
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Args {
+    /// The policies: a file, a folder, or `-` for standard input
+    #[arg(long, value_name = "FILE|DIR", env = "TALLYGATE_CONFIG")]
+    config: PathBuf,
+    /// The domain that the call names
+    #[arg(long, value_name = "NAME", default_value = "default")]
+    domain: String,
+    /// What is known of the call: the entries of one descriptor, in order
+    #[arg(value_name = "KEY=VALUE")]
+    entries: Vec<String>,
+    /// One descriptor more. A `,` in a value is written `\,`
+    #[arg(long = "descriptor", value_name = "KEY=VALUE,…")]
+    descriptors: Vec<String>,
+    #[command(flatten)]
+    cost: CostArg,
+    /// Where to look for what is used: `memory` for nothing yet, or the URL of a Redis or Valkey server [default: the
+    /// `store` of the configuration, or else memory]
+    #[arg(long, value_name = "URL", env = "TALLYGATE_STORE", hide_env_values = true)]
+    store: Option<String>,
+    /// What the keys on a server begin with
+    #[arg(long, value_name = "PREFIX", env = "TALLYGATE_PREFIX", default_value = "tallygate")]
+    prefix: String,
+    #[command(flatten)]
+    output: OutputArgs,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  tallygate explain --config tallygate.yaml user=42 path=/v1/search
+  tallygate explain --config tallygate.yaml user=42 --store redis://127.0.0.1:6379 --json
+  tallygate explain --config limits/ --domain edge --descriptor remote_address=192.0.2.1 \\
+      --descriptor method=POST,user=42 --cost 5
+
+Exit codes: 0 the call would be allowed, 1 it would be denied, 2 error.";
+
+pub(crate) async fn run(args: Args, out: &mut impl Write) -> anyhow::Result<Outcome> {
+    let descriptors = call::descriptors(&args.entries, &args.descriptors)?;
+    let cost = args.cost.read()?;
+    let config = policies::load(&args.config)?;
+    let Some(domain) = config.policies.domain(&args.domain) else {
+        bail!(no_such_domain(&args.domain, &config.policies));
+    };
+    let store = open(&args, config.store.as_deref()).await?;
+    let (rehearsal, asks) = (Rehearsal(&store), call::asks(&descriptors, cost));
+    let verdict = config.policies.decide(&rehearsal, &MemoryStore::new(), &args.domain, &asks).await?;
+    if let Some(error) = verdict.store_error() {
+        // What the policies make of a store that is away is not what was asked.
+        return Err(error.clone().into());
+    }
+    let explained = Explained::new(&config.policies, domain, &descriptors, &verdict, &args.prefix);
+    let outcome = if verdict.allowed() { Outcome::Allowed } else { Outcome::Denied };
+    if args.output.json {
+        output::write_json(out, &json::explained(&explained, cost))?;
+    } else {
+        text::write(out, &explained, cost)?;
+    }
+    if matches!(store, AnyStore::Memory(_)) {
+        let _ = writeln!(
+            io::stderr(),
+            "note: the embedded store has seen no call, so nothing is used yet; to see what is left now, \
+             add --store redis://127.0.0.1:6379 or set TALLYGATE_STORE"
+        );
+    }
+    Ok(outcome)
+}
+
+async fn open(args: &Args, configured: Option<&str>) -> anyhow::Result<AnyStore> {
+    let prefix = args.prefix.clone();
+    match (&args.store, configured) {
+        (None, Some(store)) => {
+            let opened = StoreArgs { store: store.to_owned(), prefix }.open().await;
+            opened.context("the store of the configuration (`--store memory` explains without it)")
+        }
+        (named, _) => {
+            let store = named.clone().unwrap_or_else(|| AnyStore::MEMORY.to_owned());
+            StoreArgs { store, prefix }.open().await
+        }
+    }
+}
+
+fn no_such_domain(name: &str, policies: &PolicySet) -> String {
+    const LISTED: usize = 10;
+    let known: Vec<&str> = policies.domains().iter().map(Domain::name).collect();
+    let quoted: Vec<String> = known.iter().take(LISTED).map(|name| format!("`{name}`")).collect();
+    let more = if known.len() > LISTED { format!(" and {} more", known.len() - LISTED) } else { String::new() };
+    match (nearest(name, &known), known.is_empty()) {
+        (Some(near), _) => format!("there is no domain `{name}`: did you mean --domain `{near}`?"),
+        (None, true) => format!("there is no domain `{name}`: the configuration has no policies"),
+        (None, false) => format!("there is no domain `{name}`: use --domain with {}{more}", quoted.join(", ")),
+    }
+}
+
+/// A call and what became of it, for those who write it down.
+struct Explained<'c> {
+    domain: &'c str,
+    descriptors: &'c [Descriptor],
+    applying: Vec<Applying<'c>>,
+    others: Vec<(&'c Arc<Policy>, Reason)>,
+    verdict: &'c Verdict,
+}
+
+/// A policy that applies.
+struct Applying<'c> {
+    ruling: &'c Ruling,
+    because: String,
+    /// The key of its state, as a server has it; nothing is counted without a limit.
+    key: Option<String>,
+}
+
+impl<'c> Explained<'c> {
+    fn new(
+        policies: &'c PolicySet,
+        domain: &'c Domain,
+        descriptors: &'c [Descriptor],
+        verdict: &'c Verdict,
+        prefix: &str,
+    ) -> Self {
+        let borrowed: Vec<&Descriptor> = descriptors.iter().collect();
+        let mut others = policies.explain(domain.name(), &borrowed);
+        let applying = verdict.rulings().iter().map(|ruling| {
+            let about = |(policy, reason): &(&Arc<Policy>, Reason)| {
+                policy.name() == ruling.policy().name() && reason.descriptor == ruling.descriptor()
+            };
+            let reason = others.iter().position(about).map(|at| others.remove(at).1);
+            let because = reason.map(|reason| reason.because).unwrap_or_default();
+            Applying { ruling, because, key: key(ruling, prefix) }
+        });
+        let applying = applying.collect();
+        Self { domain: domain.name(), descriptors, applying, others, verdict }
+    }
+}
+
+fn key(ruling: &Ruling, prefix: &str) -> Option<String> {
+    // A limit of zero is denied without a state.
+    let limit = ruling.limit().filter(|limit| limit.amount() > 0)?;
+    let key = Key::new(ruling.policy().key_name(), ruling.subject()).expect("a policy and a subject make a key");
+    Some(key.encode(prefix, limit.algorithm().kind()))
+}

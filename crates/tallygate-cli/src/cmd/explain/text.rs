@@ -1,0 +1,133 @@
+//! The explanation as text.
+
+use std::io::{self, Write};
+
+use tallygate::{Cost, Descriptor, Excess, Mode, Ruling, Source, Verdict};
+
+use super::{Applying, Explained};
+use crate::paint::Paint;
+use crate::table::{Cell, Table, thousands};
+use crate::{plain, span};
+
+/// The call, the policies that apply with their state, those that do not, and the answer.
+pub(super) fn write(out: &mut impl Write, explained: &Explained<'_>, cost: Cost) -> io::Result<()> {
+    let paint = Paint::for_stdout();
+    let several = explained.descriptors.len() > 1;
+    writeln!(out, "{}", paint.title(&format!("domain {}, cost {cost}", plain::text(explained.domain))))?;
+    for (at, descriptor) in explained.descriptors.iter().enumerate() {
+        let number = if several { format!("{}  ", at + 1) } else { String::new() };
+        writeln!(out, "  {number}{}", entries(descriptor))?;
+    }
+    writeln!(out)?;
+    write_applying(out, &explained.applying, several, paint)?;
+    write_others(out, explained, several, paint)?;
+    let answer = answer(explained.verdict);
+    writeln!(out, "{}", if explained.verdict.allowed() { paint.good(&answer) } else { paint.bad(&answer) })
+}
+
+fn entries(descriptor: &Descriptor) -> String {
+    let entry = |(key, value): &(String, String)| plain::text(&format!("{key}={value}"));
+    descriptor.entries().iter().map(entry).collect::<Vec<_>>().join("  ")
+}
+
+fn write_applying(out: &mut impl Write, applying: &[Applying<'_>], several: bool, paint: Paint) -> io::Result<()> {
+    if applying.is_empty() {
+        return Ok(());
+    }
+    let mut rows = Table::default();
+    for one in applying {
+        let ruling = one.ruling;
+        let (policy, status) = (ruling.policy(), ruling.status());
+        let limited = ruling.source() != Source::Unlimited;
+        let limit = ruling.limit().map_or_else(|| "unlimited".to_owned(), ToString::to_string);
+        let left = match ruling.source() {
+            Source::Unlimited => String::new(),
+            // Nobody was asked, so nobody knows.
+            Source::TooCostly => format!("? of {}", thousands(status.limit())),
+            _ => format!("{} of {}", thousands(status.remaining()), thousands(status.limit())),
+        };
+        let full =
+            if limited && !status.reset_after().is_zero() { span::render(status.reset_after()) } else { String::new() };
+        let mut cells = vec![Cell::word(plain::text(policy.name()))];
+        if several {
+            cells.push(Cell::figure((ruling.descriptor() + 1).to_string()));
+        }
+        cells.extend([
+            Cell::word(policy.mode().name()),
+            Cell::word(limit),
+            Cell::figure(left),
+            Cell::figure(full),
+            Cell::word(said(ruling)).good_if(status.allowed()),
+        ]);
+        rows.row(cells);
+        rows.note(&format!("  {}", plain::text(&one.because)));
+        if let Some(own) = policy.limit().filter(|own| Some(*own) != ruling.limit()) {
+            rows.note(&format!("  others have {own}"));
+        }
+        if let Some(key) = &one.key {
+            rows.note(&format!("  key {}", plain::text(key)));
+        }
+    }
+    let headings = ["applies", "to", "mode", "limit", "left", "full in", "answer"];
+    let headings: Vec<&str> = headings.into_iter().filter(|heading| several || *heading != "to").collect();
+    rows.write(out, &headings, paint)?;
+    writeln!(out)
+}
+
+fn write_others(out: &mut impl Write, explained: &Explained<'_>, several: bool, paint: Paint) -> io::Result<()> {
+    if explained.others.is_empty() {
+        return Ok(());
+    }
+    let mut rows = Table::default();
+    for (policy, reason) in &explained.others {
+        let mut cells = vec![Cell::word(plain::text(policy.name()))];
+        if several {
+            cells.push(Cell::figure((reason.descriptor + 1).to_string()));
+        }
+        cells.push(Cell::word(plain::text(&reason.because)));
+        rows.row(cells);
+    }
+    let headings: &[&str] = if several { &["does not apply", "to", "because"] } else { &["does not apply", "because"] };
+    rows.write(out, headings, paint)?;
+    writeln!(out)
+}
+
+/// What one policy says about the call.
+fn said(ruling: &Ruling) -> String {
+    let said = match (ruling.status().allowed(), ruling.source()) {
+        (true, _) => "allowed".to_owned(),
+        (false, Source::TooCostly) => "denied: more than there ever is".to_owned(),
+        (false, Source::ZeroLimit) if ruling.limit().is_some_and(|limit| limit.amount() == 0) => {
+            "denied: the limit is zero".to_owned()
+        }
+        (false, _) => match ruling.status().retry_after() {
+            Some(wait) if !wait.is_zero() => format!("denied, retry in {}", span::render(wait)),
+            _ => "denied".to_owned(),
+        },
+    };
+    match (ruling.status().allowed(), ruling.policy().excess(), ruling.charged()) {
+        (false, Excess::Drain, taken @ 1..) => format!("{said}, takes the {} left", thousands(taken)),
+        _ => said,
+    }
+}
+
+/// What the call would get.
+fn answer(verdict: &Verdict) -> String {
+    let Some(binding) = verdict.binding() else {
+        return match verdict.rulings() {
+            [] => "allowed: no policy applies".to_owned(),
+            rulings if rulings.iter().all(|ruling| ruling.mode() == Mode::Shadow) => {
+                "allowed: what applies only watches".to_owned()
+            }
+            _ => "allowed: nothing limits it".to_owned(),
+        };
+    };
+    let (name, status) = (plain::text(binding.policy().name()), binding.status());
+    let left = format!("{} of {} left", thousands(status.remaining()), thousands(status.limit()));
+    match (verdict.allowed(), status.retry_after()) {
+        (true, _) => format!("allowed: {name} binds, {left}"),
+        (false, Some(wait)) if wait.is_zero() => format!("denied: {name} binds, {left}"),
+        (false, Some(wait)) => format!("denied: {name} binds, {left}, retry in {}", span::render(wait)),
+        (false, None) => format!("denied: {name} binds, no wait will do"),
+    }
+}

@@ -1,0 +1,109 @@
+//! `tallygate validate`: whether policy files are right, and if not, where and why.
+
+use std::io::Write;
+use std::path::PathBuf;
+
+use serde_json::{Value, json};
+use tallygate::PolicySet;
+use tallygate_config::{Config, Finding, Severity};
+
+use crate::output::{self, Outcome, OutputArgs};
+use crate::paint::Paint;
+use crate::policies;
+use crate::table::count;
+
+/// Check policy files: ours, and those of envoyproxy/ratelimit and limitador
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Args {
+    /// Files, folders of *.yaml and *.yml, or `-` for standard input; together they make one configuration
+    #[arg(required = true, value_name = "FILE")]
+    files: Vec<PathBuf>,
+    /// Warnings fail too
+    #[arg(long)]
+    strict: bool,
+    #[command(flatten)]
+    output: OutputArgs,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  tallygate validate tallygate.yaml
+  tallygate validate /etc/tallygate --strict
+  tallygate validate policies/*.yaml --json
+  kubectl get configmap limits -o jsonpath='{.data.limits\\.yaml}' | tallygate validate -
+
+Findings read FILE:LINE:COLUMN: error: MESSAGE, as compilers write them.
+JSON: {\"valid\", \"policies\", \"domains\", \"findings\": [{\"severity\", \"file\", \"line\", \"column\",
+\"message\", \"help\"}]}; policies and domains are null if there is an error.
+Exit codes: 0 valid, 1 not, 2 error: a file cannot be read.";
+
+pub(crate) fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<Outcome> {
+    let texts = policies::read(&args.files)?;
+    let (policies, findings) = match Config::from_texts(&texts) {
+        Ok(config) => (Some(config.policies), config.warnings),
+        Err(findings) => (None, findings.into_iter().collect()),
+    };
+    let valid = policies.is_some() && (findings.is_empty() || !args.strict);
+    if args.output.json {
+        output::write_json(out, &to_json(valid, policies.as_ref(), &findings))?;
+    } else {
+        write_text(out, valid, policies.as_ref(), &findings)?;
+    }
+    Ok(if valid { Outcome::Allowed } else { Outcome::Denied })
+}
+
+fn write_text(
+    out: &mut impl Write,
+    valid: bool,
+    policies: Option<&PolicySet>,
+    findings: &[Finding],
+) -> anyhow::Result<()> {
+    for finding in findings {
+        writeln!(out, "{}", policies::text(finding))?;
+    }
+    let of = |severity| findings.iter().filter(|finding| finding.severity == severity).count() as u64;
+    let (errors, warnings) = (of(Severity::Error), of(Severity::Warning));
+    let mut parts = Vec::new();
+    parts.extend(policies.map(|policies| {
+        let domains = policies.domains().len() as u64;
+        format!("{} in {}", noun(written(policies), "policy", "policies"), count(domains, "domain"))
+    }));
+    parts.extend((errors > 0).then(|| count(errors, "error")));
+    parts.extend((warnings > 0).then(|| count(warnings, "warning")));
+    let paint = Paint::for_stdout();
+    let summary = parts.join(", ");
+    Ok(writeln!(out, "{}", if valid { paint.good(&summary) } else { paint.bad(&summary) })?)
+}
+
+fn to_json(valid: bool, policies: Option<&PolicySet>, findings: &[Finding]) -> Value {
+    let names = |policies: &PolicySet| policies.domains().iter().map(|domain| Value::from(domain.name())).collect();
+    let findings: Vec<Value> = findings
+        .iter()
+        .map(|finding| {
+            json!({
+                "severity": finding.severity.to_string(),
+                "file": finding.file,
+                "line": finding.line,
+                "column": finding.column,
+                "message": finding.message,
+                "help": finding.help,
+            })
+        })
+        .collect();
+    json!({
+        "valid": valid,
+        "policies": policies.map(written),
+        "domains": policies.map(names).unwrap_or(Value::Null),
+        "findings": findings,
+    })
+}
+
+/// How many policies somebody wrote: each domain has one more, for limits that requests bring along.
+fn written(policies: &PolicySet) -> u64 {
+    policies.domains().iter().map(|domain| domain.policies().len() as u64 - 1).sum()
+}
+
+fn noun(number: u64, one: &str, many: &str) -> String {
+    format!("{} {}", crate::table::thousands(number), if number == 1 { one } else { many })
+}

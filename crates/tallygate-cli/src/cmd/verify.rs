@@ -1,0 +1,201 @@
+//! `tallygate verify`: the promise held against what real clients in several processes were answered.
+
+mod crew;
+mod judge;
+mod random;
+mod recipes;
+mod report;
+mod scene;
+mod tape;
+mod threads;
+pub(crate) mod worker;
+
+use std::io::Write;
+use std::time::Duration;
+
+use anyhow::{Context, bail, ensure};
+use clap::builder::RangedU64ValueParser;
+use tallygate::{Algorithm, Limiter, MemoryStore, StoreError};
+use tallygate_redis::{Audit, ServerReport, Sweep};
+
+use crate::output::{Outcome, OutputArgs};
+use crate::progress::Progress;
+use crate::store::{self, StoreArgs};
+use crate::table;
+use judge::Finding;
+use report::Report;
+use scene::Scene;
+
+/// Prove on your own server that no limit is exceeded and every answer is right
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    store: StoreArgs,
+    /// One algorithm, or `all` and two limits at once
+    #[arg(short, long, value_name = "NAME", default_value = "all")]
+    algorithm: String,
+    /// Concurrent clients in each process
+    #[arg(long, value_name = "N", default_value = "16", value_parser = RangedU64ValueParser::<usize>::new().range(1..=1000))]
+    clients: usize,
+    /// Processes; with the embedded store, groups of threads
+    #[arg(long, value_name = "N", default_value = "2", value_parser = RangedU64ValueParser::<usize>::new().range(1..=64))]
+    processes: usize,
+    /// How long to run, all scenes together
+    #[arg(long, value_name = "S", default_value = "10", value_parser = RangedU64ValueParser::<u64>::new().range(1..=86_400))]
+    seconds: u64,
+    /// Run the well-known wrong recipes instead, and show that the same checker catches each
+    #[arg(long, conflicts_with_all = ["algorithm", "clients", "processes", "seconds"])]
+    recipes: bool,
+    #[command(flatten)]
+    output: OutputArgs,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  tallygate verify --store redis://127.0.0.1:6379
+  tallygate verify --store redis://127.0.0.1:6379 --algorithm sliding_log --seconds 60
+  tallygate verify --store redis+cluster://10.0.0.1:6379 --processes 4 --clients 64
+  tallygate verify --recipes --store redis://127.0.0.1:6379
+
+Every answer is recorded with the instant at which the server decided it. Then, for each key,
+the units admitted in every span are held against the bound of the algorithm, and every answer is
+compared with what the algorithm says, to the unit and the microsecond. The keys of a run have
+names of their own and are gone afterwards.
+
+Exit codes: 0 it holds, 1 it does not, 2 error.";
+
+/// One for each algorithm, and two limits at once.
+const SCENES: u32 = 7;
+
+/// No scene collects records for longer: what is held in memory does not grow with --seconds.
+const LONGEST_SCENE: Duration = Duration::from_secs(2);
+
+pub(crate) async fn run(args: Args, out: &mut impl Write) -> anyhow::Result<Outcome> {
+    if args.recipes {
+        let Some(url) = args.store.url() else {
+            bail!("the recipes are written for a server: name one with --store redis://127.0.0.1:6379");
+        };
+        return recipes::run(url, &args.store.prefix, &args.output, out).await;
+    }
+    let algorithm = match args.algorithm.as_str() {
+        "all" => None,
+        name => Some(name.parse::<Algorithm>().context("--algorithm")?),
+    };
+    let whole = Duration::from_secs(args.seconds);
+    let each = whole / if algorithm.is_some() { 1 } else { SCENES };
+    let rounds = u32::try_from(each.as_millis().div_ceil(LONGEST_SCENE.as_millis()))?.max(1);
+    let length = each / rounds;
+    let scenes = Scene::all(algorithm, length)?;
+    let stage = Stage::open(&args).await?;
+    let run = random::run_name();
+    let mut findings: Vec<Finding> = scenes.iter().map(|_| Finding::default()).collect();
+    let mut progress = Progress::new();
+    let mut before = Duration::ZERO;
+    for round in 0..rounds {
+        let mut names = Vec::new();
+        for (scene, finding) in scenes.iter().zip(&mut findings) {
+            let name = format!("verify-{run}-{round}-{}", scene.slug());
+            let mut show = |done: Duration, answers: u64| {
+                let bar = Progress::bar(before + done, whole);
+                progress.show(|| format!("{bar} {}, {}", scene.title(), table::count(answers, "answer")));
+            };
+            let take = stage.perform(&args, scene, &name, length, &mut show).await?;
+            finding.add(judge::judge(scene, &take));
+            names.push(name);
+            before += length;
+        }
+        stage.clean_up(&run, &scenes, &names, &mut findings).await?;
+    }
+    drop(progress);
+    let report = Report { args: &args, servers: &stage.servers, scenes: &scenes, findings: &findings };
+    report.write(out)?;
+    if let Some(failure) = findings.iter().find(|finding| finding.decisions == 0) {
+        bail!("no call was answered: {}", failure.failure.as_deref().unwrap_or("the time was too short"));
+    }
+    Ok(if findings.iter().all(Finding::holds) { Outcome::Allowed } else { Outcome::Denied })
+}
+
+/// Where the scenes are played.
+struct Stage<'a> {
+    place: Place<'a>,
+    servers: Vec<ServerReport>,
+}
+
+enum Place<'a> {
+    Memory(Limiter<MemoryStore>),
+    Server { url: &'a str, prefix: &'a str, audit: Audit, limiter: Limiter<tallygate_redis::RedisStore> },
+}
+
+impl<'a> Stage<'a> {
+    /// Connects here first: what is wrong with the URL is said once, and not by each worker.
+    async fn open(args: &'a Args) -> anyhow::Result<Self> {
+        let Some(url) = args.store.url() else {
+            return Ok(Self { place: Place::Memory(Limiter::new(MemoryStore::new())), servers: Vec::new() });
+        };
+        let store = store::redis(url, &args.store.prefix).await?;
+        let audit = Audit::connect(url).await.context("--store")?;
+        // Who may not ask for INFO is told so below, where it matters.
+        let servers = audit.servers().await.unwrap_or_default();
+        let place = Place::Server { url, prefix: &args.store.prefix, audit, limiter: Limiter::new(store) };
+        Ok(Self { place, servers })
+    }
+
+    async fn perform(
+        &self,
+        args: &Args,
+        scene: &Scene,
+        name: &str,
+        length: Duration,
+        show: &mut impl FnMut(Duration, u64),
+    ) -> anyhow::Result<tape::Take> {
+        match &self.place {
+            Place::Memory(limiter) => {
+                threads::perform(limiter, scene, name, args.clients * args.processes, length, show).await
+            }
+            Place::Server { url, prefix, .. } => {
+                let crew = crew::Crew { url, prefix, clients: args.clients, processes: args.processes };
+                crew.perform(scene, name, length, show).await
+            }
+        }
+    }
+
+    /// Looks for keys of this run that would never expire, then forgets them all.
+    async fn clean_up(
+        &self,
+        run: &str,
+        scenes: &[Scene],
+        names: &[String],
+        findings: &mut [Finding],
+    ) -> anyhow::Result<()> {
+        let Place::Server { audit, limiter, prefix, .. } = &self.place else { return Ok(()) };
+        let sweep = Sweep::of(prefix)?.policies(&format!("verify-{run}-"));
+        match audit.run(&sweep, |_| {}).await {
+            Ok(report) => {
+                ensure!(report.complete, "the audit did not see all keys");
+                for (name, finding) in names.iter().zip(findings.iter_mut()) {
+                    let of_scene = report.usage.iter().filter(|usage| {
+                        usage.policy.as_ref().is_some_and(|policy| policy == name || *policy == Scene::second(name))
+                    });
+                    let (keys, orphans) =
+                        of_scene.fold((0, 0), |(keys, orphans), usage| (keys + usage.keys, orphans + usage.orphans));
+                    finding.audited(keys, orphans);
+                }
+            }
+            Err(StoreError::Refused { reason, remedy }) => {
+                for finding in findings.iter_mut() {
+                    finding.not_audited(format!("keys were not looked at: {reason}; {remedy}"));
+                }
+            }
+            Err(other) => return Err(other.into()),
+        }
+        for (scene, name) in scenes.iter().zip(names) {
+            for key in 0..scene::KEYS {
+                for check in scene.checks(&scene.policies(name), &scene::subject(key), tallygate::Cost::ONE)? {
+                    limiter.reset(check).await?;
+                }
+            }
+        }
+        Ok(())
+    }
+}

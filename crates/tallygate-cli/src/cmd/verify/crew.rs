@@ -1,0 +1,125 @@
+//! The worker processes of one scene: started, told to begin together, listened to, and never left behind.
+
+use std::process::Stdio;
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::process::{Child, ChildStdin, Command};
+use tokio::sync::mpsc;
+use tokio::time::{Instant, timeout};
+
+use super::scene::Scene;
+use super::tape::{Entry, Reader, Take};
+
+/// Beyond the length of the scene, for connecting and for what is under way at its end.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+pub(crate) struct Crew<'a> {
+    pub(crate) url: &'a str,
+    pub(crate) prefix: &'a str,
+    pub(crate) clients: usize,
+    pub(crate) processes: usize,
+}
+
+/// A child is killed when it is dropped, and ends by itself when `stdin` closes: however we end, it does not outlive us.
+struct Worker {
+    child: Child,
+    stdin: ChildStdin,
+}
+
+impl Crew<'_> {
+    pub(crate) async fn perform(
+        &self,
+        scene: &Scene,
+        name: &str,
+        length: Duration,
+        show: &mut impl FnMut(Duration, u64),
+    ) -> anyhow::Result<Take> {
+        let (pieces, mut spoken) = mpsc::channel::<(usize, Vec<u8>)>(64);
+        let mut workers = Vec::new();
+        for number in 0..self.processes {
+            workers.push(self.start(number, scene, name, length, pieces.clone())?);
+        }
+        drop(pieces);
+        let mut readers: Vec<Reader> = workers.iter().map(|_| Reader::new(scene.limits().len())).collect();
+        let (mut ready, mut done) = (0, 0);
+        let mut take = Take::new(scene);
+        let mut begun = Instant::now();
+        while done < workers.len() {
+            let heard = timeout(PATIENCE + length, spoken.recv()).await;
+            let Some((number, piece)) = heard.context("the workers do not answer")? else {
+                bail!("a worker ended before its time{}", last_words(&mut workers).await);
+            };
+            let mut entries = Vec::new();
+            readers[number].read(&piece, |entry| entries.push(entry))?;
+            for entry in entries {
+                ready += usize::from(entry == Entry::Ready);
+                done += usize::from(entry == Entry::Done);
+                if entry == Entry::Ready && ready == workers.len() {
+                    begun = Instant::now();
+                    for worker in &mut workers {
+                        worker.stdin.write_all(b"begin\n").await.context("a worker is gone")?;
+                    }
+                }
+                take.add(entry)?;
+            }
+            show(begun.elapsed().min(length), take.answers);
+        }
+        take.took = begun.elapsed();
+        for worker in &mut workers {
+            worker.child.wait().await?;
+        }
+        Ok(take)
+    }
+
+    fn start(
+        &self,
+        number: usize,
+        scene: &Scene,
+        name: &str,
+        length: Duration,
+        pieces: mpsc::Sender<(usize, Vec<u8>)>,
+    ) -> anyhow::Result<Worker> {
+        let program = std::env::current_exe().context("cannot find this program to start it again")?;
+        let mut child = Command::new(program)
+            .arg("verify-worker")
+            .args(["--prefix", self.prefix, "--scene", scene.slug(), "--name", name])
+            .args(["--window-ms", &scene.window().as_millis().to_string()])
+            .args(["--worker", &number.to_string(), "--clients", &self.clients.to_string()])
+            .args(["--millis", &length.as_millis().to_string()])
+            // Not an argument: others on this machine can read those.
+            .env("TALLYGATE_STORE", self.url)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .kill_on_drop(true)
+            .spawn()
+            .context("cannot start a worker")?;
+        let stdin = child.stdin.take().context("its input is piped")?;
+        let mut stdout = child.stdout.take().context("its output is piped")?;
+        tokio::spawn(async move {
+            let mut buffer = vec![0; 64 * 1024];
+            while let Ok(length @ 1..) = stdout.read(&mut buffer).await {
+                if pieces.send((number, buffer[..length].to_vec())).await.is_err() {
+                    return;
+                }
+            }
+        });
+        Ok(Worker { child, stdin })
+    }
+}
+
+/// What the workers that ended said on stderr.
+async fn last_words(workers: &mut [Worker]) -> String {
+    for worker in workers {
+        let mut words = String::new();
+        if let Some(stderr) = &mut worker.child.stderr {
+            let _ = timeout(Duration::from_secs(1), stderr.read_to_string(&mut words)).await;
+        }
+        if !words.trim().is_empty() {
+            return format!(": {}", words.trim().trim_start_matches("error: "));
+        }
+    }
+    String::new()
+}

@@ -1,0 +1,194 @@
+//! What the answers of a scene are worth: the bound over every span, and each answer against the algorithm.
+
+use std::time::Duration;
+
+use tallygate::Limit;
+use tallygate::history::{self, Record, Span};
+
+use super::scene::{self, Scene};
+use super::tape::Take;
+
+/// What was found about a scene, over all rounds.
+#[derive(Debug, Default)]
+pub(crate) struct Finding {
+    pub(crate) decisions: u64,
+    /// Calls that passed, and the units they took.
+    pub(crate) admitted: u64,
+    pub(crate) units: u64,
+    /// Calls that may have been charged or not: their keys are held against the bound only.
+    pub(crate) unknown: u64,
+    /// Calls that were not answered and not charged, and why the first was not.
+    pub(crate) failed: u64,
+    pub(crate) failure: Option<String>,
+    /// The span that came nearest to its bound.
+    pub(crate) tightest: Option<Span>,
+    pub(crate) violations: u64,
+    pub(crate) mismatches: u64,
+    /// The first of either, in words.
+    pub(crate) example: Option<String>,
+    pub(crate) took: Duration,
+    /// Keys looked at afterwards, and those of them that would never expire. `None` if nobody looked.
+    pub(crate) audited: Option<(u64, u64)>,
+    pub(crate) not_audited: Option<String>,
+}
+
+impl Finding {
+    pub(crate) fn holds(&self) -> bool {
+        self.violations == 0 && self.mismatches == 0 && self.orphans().unwrap_or(0) == 0
+    }
+
+    pub(crate) fn orphans(&self) -> Option<u64> {
+        self.audited.map(|(_, orphans)| orphans)
+    }
+
+    pub(crate) fn audited(&mut self, keys: u64, orphans: u64) {
+        let (keys_before, orphans_before) = self.audited.unwrap_or_default();
+        self.audited = Some((keys_before + keys, orphans_before + orphans));
+    }
+
+    pub(crate) fn not_audited(&mut self, why: String) {
+        self.not_audited.get_or_insert(why);
+    }
+
+    /// Takes in what another round found.
+    pub(crate) fn add(&mut self, round: Self) {
+        self.decisions += round.decisions;
+        self.admitted += round.admitted;
+        self.units += round.units;
+        self.unknown += round.unknown;
+        self.failed += round.failed;
+        self.violations += round.violations;
+        self.mismatches += round.mismatches;
+        self.took += round.took;
+        self.failure = self.failure.take().or(round.failure);
+        self.example = self.example.take().or(round.example);
+        self.nearest(round.tightest);
+    }
+
+    fn nearest(&mut self, span: Option<Span>) {
+        let room = |span: &Span| i128::from(span.allowed) - i128::from(span.admitted);
+        self.tightest = [self.tightest, span].into_iter().flatten().min_by_key(room);
+    }
+
+    /// Judges all answers about one key.
+    fn key(&mut self, limit: &Limit, subject: &str, records: &[Record], complete: bool) {
+        let bound = history::bound(limit, records);
+        self.nearest(bound.worst);
+        self.violations += bound.violations.len() as u64;
+        if let Some(span) = bound.violations.first() {
+            self.example.get_or_insert_with(|| format!("{subject}: {span}"));
+        }
+        if !complete {
+            return;
+        }
+        let wrong = history::replay(limit, records);
+        self.mismatches += wrong.len() as u64;
+        if let Some(mismatch) = wrong.first() {
+            self.example.get_or_insert_with(|| format!("{subject}, {mismatch}"));
+        }
+    }
+}
+
+/// Judges a scene. Of several limits only the first ever denies, so the others must be charged exactly by the calls that
+/// it lets pass: what they answer to those is all there is to know about them.
+pub(crate) fn judge(scene: &Scene, take: &Take) -> Finding {
+    let mut finding = Finding {
+        decisions: take.answers,
+        unknown: take.unknown.iter().sum(),
+        failed: take.failed,
+        failure: take.failure.clone(),
+        took: take.took,
+        ..Finding::default()
+    };
+    for (place, (limit, by_key)) in scene.limits().iter().zip(&take.records).enumerate() {
+        for (key, records) in (0..).zip(by_key) {
+            let complete = take.unknown.get(usize::from(key)).is_some_and(|unknown| *unknown == 0);
+            let subject = scene::subject(key);
+            if place == 0 {
+                let passed = records.iter().filter(|record| record.allowed);
+                let (calls, units) = passed.fold((0, 0), |(calls, units), record| (calls + 1, units + record.cost));
+                finding.admitted += calls;
+                finding.units += units;
+                finding.key(limit, &subject, records, complete);
+            } else {
+                let charged: Vec<Record> = records.iter().filter(|record| record.allowed).cloned().collect();
+                let nearest = finding.tightest;
+                finding.key(limit, &subject, &charged, complete);
+                // How near a limit that never denies comes to its bound tells nothing.
+                finding.tightest = nearest;
+            }
+        }
+    }
+    finding
+}
+
+#[cfg(test)]
+mod tests {
+    use tallygate::{Limiter, MemoryStore};
+
+    use super::super::random::Random;
+    use super::super::tape::Entry;
+    use super::*;
+
+    /// What an honest store answers.
+    fn honest(slug: &str) -> (Scene, Take) {
+        let scene = Scene::new(slug, Duration::from_millis(20)).unwrap();
+        let limiter = Limiter::new(MemoryStore::new());
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let policies = scene.policies("judge");
+        let mut random = Random::new(7);
+        let mut take = Take::new(&scene);
+        for _ in 0..20_000 {
+            let (key, cost) = scene::pick(&mut random).unwrap();
+            let subject = scene::subject(key);
+            let checks = scene.checks(&policies, &subject, cost).unwrap();
+            let decision = runtime.block_on(limiter.check_all(&checks)).unwrap();
+            take.add(Entry::answer(key, cost, &decision)).unwrap();
+        }
+        (scene, take)
+    }
+
+    #[test]
+    fn honest_answers_pass() {
+        for slug in ["token_bucket", "sliding_log", "two_limits"] {
+            let (scene, take) = honest(slug);
+            let finding = judge(&scene, &take);
+            assert!(finding.holds(), "{slug}: {:?}", finding.example);
+            assert!(finding.admitted > 0 && finding.admitted < finding.decisions, "{slug}");
+        }
+    }
+
+    #[test]
+    fn one_denial_turned_into_an_admission_breaks_the_bound() {
+        let (scene, mut take) = honest("sliding_log");
+        let denied = take.records[0][0].iter_mut().find(|record| !record.allowed).unwrap();
+        denied.allowed = true;
+        let finding = judge(&scene, &take);
+        assert!(finding.violations > 0 && finding.mismatches > 0);
+        assert!(finding.example.unwrap().contains("is the most"));
+    }
+
+    #[test]
+    fn one_unit_too_many_remaining_is_a_mismatch() {
+        let (scene, mut take) = honest("token_bucket");
+        let allowed = take.records[0][5].iter_mut().find(|record| record.allowed).unwrap();
+        allowed.remaining = allowed.remaining.map(|left| left + 1);
+        let finding = judge(&scene, &take);
+        assert_eq!(finding.violations, 0);
+        assert!(finding.mismatches > 0);
+        // The same on a key with an answer that never came: nobody can tell what was right.
+        take.unknown[5] = 1;
+        assert!(judge(&scene, &take).holds());
+    }
+
+    /// As if a denied call had been charged to the limit that had room for it.
+    #[test]
+    fn a_refused_call_that_is_charged_all_the_same_is_found() {
+        let (scene, mut take) = honest("two_limits");
+        let loose = &mut take.records[1][0];
+        let last = loose.iter_mut().rfind(|record| record.allowed).unwrap();
+        last.remaining = last.remaining.map(|left| left - 1);
+        let finding = judge(&scene, &take);
+        assert_eq!((finding.violations, finding.mismatches), (0, 1));
+    }
+}

@@ -1,0 +1,215 @@
+//! What `verify` prints: a row for each scene, and what is wrong in words.
+
+use std::io::Write;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tallygate_redis::{ServerReport, StoreUrl};
+
+use super::Args;
+use super::judge::Finding;
+use super::scene::Scene;
+use crate::output;
+use crate::paint::Paint;
+use crate::plain;
+use crate::span;
+use crate::table::{self, Cell, Table};
+
+pub(crate) struct Report<'a> {
+    pub(crate) args: &'a Args,
+    pub(crate) servers: &'a [ServerReport],
+    pub(crate) scenes: &'a [Scene],
+    pub(crate) findings: &'a [Finding],
+}
+
+const HEADINGS: [&str; 10] =
+    ["algorithm", "limit", "decisions", "admitted", "bound", "worst span", "per s", "wrong", "orphans", "verdict"];
+
+impl Report<'_> {
+    pub(crate) fn write(&self, out: &mut impl Write) -> anyhow::Result<()> {
+        if self.args.output.json {
+            return Ok(output::write_json(out, &self.to_json())?);
+        }
+        let paint = Paint::for_stdout();
+        writeln!(out, "{}", paint.title(&self.heading()))?;
+        writeln!(out, "{}\n", paint.faint(&self.players()))?;
+        let mut rows = Table::default();
+        for (scene, finding) in self.scenes.iter().zip(self.findings) {
+            rows.row(row(scene, finding));
+        }
+        rows.write(out, &HEADINGS, paint)?;
+        writeln!(out)?;
+        self.write_faults(out, paint)?;
+        self.write_notes(out, paint)?;
+        self.write_verdict(out, paint)
+    }
+
+    fn heading(&self) -> String {
+        let place = match self.args.store.url() {
+            // The URL is shown without its password.
+            Some(url) => url.parse::<StoreUrl>().map_or_else(|_| "the server".to_owned(), |url| url.to_string()),
+            None => "the embedded store".to_owned(),
+        };
+        format!("verify {}", plain::text(&place))
+    }
+
+    fn players(&self) -> String {
+        let (clients, processes) = (self.args.clients, self.args.processes);
+        let mut versions: Vec<&str> = self.servers.iter().map(|server| server.version.as_str()).collect();
+        versions.sort_unstable();
+        versions.dedup();
+        let version = match self.servers.len() {
+            0 => String::new(),
+            1 => format!("{}, ", plain::text(&versions.join(", "))),
+            masters => format!("{}, {masters} masters, ", plain::text(&versions.join(", "))),
+        };
+        match self.args.store.url() {
+            Some(_) => format!("{version}{processes} processes of {clients} clients"),
+            None => format!("{} threads, paced so that every answer can be kept", clients * processes),
+        }
+    }
+
+    /// The first of each kind, with what may have caused it.
+    fn write_faults(&self, out: &mut impl Write, paint: Paint) -> anyhow::Result<()> {
+        for (scene, finding) in self.scenes.iter().zip(self.findings) {
+            if finding.holds() {
+                continue;
+            }
+            writeln!(out, "{}", paint.bad(scene.title()))?;
+            if finding.violations > 0 {
+                let calls = table::count(finding.violations, "call");
+                writeln!(out, "  {calls} passed beyond the bound")?;
+            }
+            if finding.mismatches > 0 {
+                let answers = table::count(finding.mismatches, "answer");
+                writeln!(out, "  {answers} other than the algorithm gives")?;
+            }
+            if let Some(orphans) = finding.orphans().filter(|orphans| *orphans > 0) {
+                writeln!(out, "  {} would never expire", table::count(orphans, "key"))?;
+            }
+            if let Some(example) = &finding.example {
+                writeln!(out, "  first: {}", plain::text(example))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn write_notes(&self, out: &mut impl Write, paint: Paint) -> anyhow::Result<()> {
+        let mut note = |text: &str| writeln!(out, "{} {}", paint.faint("note:"), plain::text(text));
+        let unknown: u64 = self.findings.iter().map(|finding| finding.unknown).sum();
+        if unknown > 0 {
+            let calls = table::count(unknown, "call");
+            note(&format!("{calls} may have been charged or not: their keys were held against the bound only"))?;
+        }
+        let failed: u64 = self.findings.iter().map(|finding| finding.failed).sum();
+        if let Some(failure) = self.findings.iter().find_map(|finding| finding.failure.as_ref()) {
+            note(&format!(
+                "{} got no answer and were not charged; the first: {failure}",
+                table::count(failed, "call")
+            ))?;
+        }
+        if let Some(why) = self.findings.iter().find_map(|finding| finding.not_audited.as_ref()) {
+            note(why)?;
+        }
+        for warning in self.servers.iter().filter_map(ServerReport::warning) {
+            note(&warning)?;
+        }
+        Ok(())
+    }
+
+    fn write_verdict(&self, out: &mut impl Write, paint: Paint) -> anyhow::Result<()> {
+        let decisions: u64 = self.findings.iter().map(|finding| finding.decisions).sum();
+        if decisions == 0 {
+            return Ok(());
+        }
+        if self.findings.iter().all(Finding::holds) {
+            let no_end = match self.findings.iter().filter_map(|finding| finding.audited).map(|(keys, _)| keys).sum() {
+                0_u64 => String::new(),
+                keys => format!("; every one of {} has an end", table::count(keys, "key")),
+            };
+            let all = table::count(decisions, "decision");
+            writeln!(out, "{} {all}, no span above its bound, no answer wrong{no_end}", paint.good("holds:"))?;
+        } else {
+            writeln!(
+                out,
+                "{} the store lost, changed or miscounted states while it was watched",
+                paint.bad("broken:")
+            )?;
+            writeln!(
+                out,
+                "Look for evictions, FLUSHALL, DEL, a failover or a clock that was set back in these seconds."
+            )?;
+        }
+        Ok(())
+    }
+
+    fn to_json(&self) -> Value {
+        let scene = |(scene, finding): (&Scene, &Finding)| {
+            let tightest = finding.tightest.map(|span| {
+                json!({
+                    "admitted": span.admitted,
+                    "bound": span.allowed,
+                    "from_us": span.from.as_micros(),
+                    "to_us": span.to.as_micros(),
+                })
+            });
+            json!({
+                "name": scene.slug(),
+                "limits": scene.limits().iter().map(ToString::to_string).collect::<Vec<_>>(),
+                "decisions": finding.decisions,
+                "admitted": finding.admitted,
+                "admitted_units": finding.units,
+                "tightest": tightest,
+                "per_second": per_second(finding),
+                "violations": finding.violations,
+                "mismatches": finding.mismatches,
+                "orphans": finding.orphans(),
+                "unknown": finding.unknown,
+                "failed": finding.failed,
+                "first_fault": finding.example,
+                "holds": finding.holds() && finding.decisions > 0,
+            })
+        };
+        let servers: Vec<Value> = self
+            .servers
+            .iter()
+            .map(|server| json!({ "address": server.address, "version": server.version, "warning": server.warning() }))
+            .collect();
+        json!({
+            "holds": self.findings.iter().all(|finding| finding.holds() && finding.decisions > 0),
+            "clients": self.args.clients,
+            "processes": self.args.processes,
+            "servers": servers,
+            "scenes": self.scenes.iter().zip(self.findings).map(scene).collect::<Vec<_>>(),
+        })
+    }
+}
+
+fn row(scene: &Scene, finding: &Finding) -> Vec<Cell> {
+    let bound = finding.tightest.map_or("-".to_owned(), |span| span.allowed.to_string());
+    let worst = finding.tightest.map_or("-".to_owned(), |span| {
+        let lasted = Duration::from_micros(span.to.as_micros() - span.from.as_micros());
+        format!("{} in {}", span.admitted, span::render(lasted))
+    });
+    vec![
+        Cell::word(scene.title()),
+        Cell::word(scene.written()),
+        Cell::number(finding.decisions),
+        Cell::number(finding.admitted),
+        Cell::figure(bound),
+        Cell::figure(worst).good_if(finding.violations == 0),
+        Cell::number(per_second(finding)),
+        Cell::fault(finding.mismatches),
+        finding.orphans().map_or_else(|| Cell::figure("-"), Cell::fault),
+        match (finding.holds(), finding.decisions) {
+            (true, 0) => Cell::word("no answer"),
+            (true, _) => Cell::word("holds").good_if(true),
+            (false, _) => Cell::word("BROKEN").good_if(false),
+        },
+    ]
+}
+
+fn per_second(finding: &Finding) -> u64 {
+    let micros = u64::try_from(finding.took.as_micros()).unwrap_or(u64::MAX).max(1);
+    finding.decisions.saturating_mul(1_000_000) / micros
+}

@@ -1,0 +1,124 @@
+//! What is asked: a limit under one algorithm, or two limits at once, on two hot keys and many others.
+
+use std::time::Duration;
+
+use anyhow::Context;
+use tallygate::{Algorithm, Check, Cost, Key, Limit};
+
+use super::random::Random;
+
+/// Keys that get half of the calls.
+const HOT: u64 = 2;
+/// Keys of a scene.
+pub(crate) const KEYS: u16 = 66;
+/// Six calls of eight take one unit.
+const COSTS: [u64; 8] = [1, 1, 1, 1, 1, 1, 3, 7];
+/// So that every cost fits.
+const LEAST_AMOUNT: u64 = 10;
+
+/// One limit, or a tight one and one that never denies.
+#[derive(Debug)]
+pub(crate) struct Scene {
+    slug: &'static str,
+    limits: Vec<Limit>,
+}
+
+const TWO_LIMITS: &str = "two_limits";
+
+impl Scene {
+    /// The scenes of a run in which each lasts for `length`: windows are short enough to turn several times in it.
+    pub(crate) fn all(algorithm: Option<Algorithm>, length: Duration) -> anyhow::Result<Vec<Self>> {
+        let window = window_for(length);
+        let algorithms = match algorithm {
+            Some(algorithm) => vec![algorithm],
+            None => Algorithm::ALL.to_vec(),
+        };
+        let mut scenes = Vec::new();
+        for one in algorithms {
+            scenes.push(Self::new(one.name(), window)?);
+        }
+        if algorithm.is_none() {
+            scenes.push(Self::new(TWO_LIMITS, window)?);
+        }
+        Ok(scenes)
+    }
+
+    /// The scene of this name.
+    pub(crate) fn new(slug: &str, window: Duration) -> anyhow::Result<Self> {
+        // 200 units a second for each key: some calls pass on every key, most are denied on a hot one.
+        let amount = u64::try_from(window.as_millis() / 5)?.max(LEAST_AMOUNT);
+        let limit = |algorithm| Limit::builder(amount, window).algorithm(algorithm);
+        if slug == TWO_LIMITS {
+            let loose = Limit::per_minute(1_000_000).algorithm(Algorithm::FixedWindowFromFirstCall);
+            let limits = vec![limit(Algorithm::SlidingLog).build()?, loose.build()?];
+            return Ok(Self { slug: TWO_LIMITS, limits });
+        }
+        let algorithm: Algorithm = slug.parse().context("a scene")?;
+        let limit = match algorithm {
+            Algorithm::TokenBucket => limit(algorithm).burst(2 * amount),
+            _ => limit(algorithm),
+        };
+        Ok(Self { slug: algorithm.name(), limits: vec![limit.build()?] })
+    }
+
+    pub(crate) fn slug(&self) -> &'static str {
+        self.slug
+    }
+
+    pub(crate) fn title(&self) -> &'static str {
+        if self.slug == TWO_LIMITS { "two limits, all or none" } else { self.slug }
+    }
+
+    /// The limit that denies, without its algorithm.
+    pub(crate) fn written(&self) -> String {
+        let limit = &self.limits[0];
+        limit.to_string().replace(limit.algorithm().name(), "").trim_end().to_owned()
+    }
+
+    pub(crate) fn limits(&self) -> &[Limit] {
+        &self.limits
+    }
+
+    pub(crate) fn window(&self) -> Duration {
+        self.limits[0].window()
+    }
+
+    /// The policy of the second limit beside that of the first.
+    pub(crate) fn second(name: &str) -> String {
+        format!("{name}-loose")
+    }
+
+    pub(crate) fn policies(&self, name: &str) -> Vec<String> {
+        let names = [name.to_owned(), Self::second(name)];
+        names.into_iter().take(self.limits.len()).collect()
+    }
+
+    pub(crate) fn checks<'a>(
+        &'a self,
+        policies: &'a [String],
+        subject: &'a str,
+        cost: Cost,
+    ) -> anyhow::Result<Vec<Check<'a>>> {
+        let check =
+            |(policy, limit): (&'a String, &'a Limit)| Ok(Check::new(Key::new(policy, subject)?, limit).cost(cost));
+        policies.iter().zip(&self.limits).map(check).collect()
+    }
+}
+
+/// A sixth of the scene, in steps that divide a second well.
+fn window_for(length: Duration) -> Duration {
+    let steps = [250, 200, 100, 50, 20].map(Duration::from_millis);
+    steps.into_iter().find(|window| *window * 6 <= length).unwrap_or(steps[4])
+}
+
+pub(crate) fn subject(key: u16) -> String {
+    if u64::from(key) < HOT { format!("hot-{key}") } else { format!("key-{key}") }
+}
+
+/// Which key next, and at what cost.
+pub(crate) fn pick(random: &mut Random) -> anyhow::Result<(u16, Cost)> {
+    let hot = random.below(2) == 0;
+    let key = if hot { random.below(HOT) } else { HOT + random.below(u64::from(KEYS) - HOT) };
+    let cost = COSTS[usize::try_from(random.below(COSTS.len() as u64))?];
+    Ok((u16::try_from(key)?, Cost::new(cost)?))
+}

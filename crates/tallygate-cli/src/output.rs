@@ -1,0 +1,87 @@
+//! Answers as text for people and as JSON for programs.
+
+use std::io::{self, Write};
+
+use serde_json::Value;
+use tallygate::{Decision, Source, Status};
+use tallygate_http::decision_json;
+
+use crate::{plain, span};
+
+/// What an exit code tells.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    /// Allowed, or simply done.
+    Allowed,
+    Denied,
+}
+
+impl From<&Decision> for Outcome {
+    fn from(decision: &Decision) -> Self {
+        if decision.allowed() { Self::Allowed } else { Self::Denied }
+    }
+}
+
+/// How to write answers.
+#[derive(Debug, clap::Args)]
+pub(crate) struct OutputArgs {
+    /// Print JSON, one object on each line
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// One JSON value on a line of its own.
+pub(crate) fn write_json(out: &mut impl Write, value: &Value) -> io::Result<()> {
+    writeln!(out, "{}", plain::json(&value.to_string()))
+}
+
+/// One decision, in the form that was asked for.
+pub(crate) fn write_decision(
+    out: &mut impl Write,
+    form: &OutputArgs,
+    policies: &[&str],
+    decision: &Decision,
+) -> io::Result<()> {
+    if form.json {
+        return write_json(out, &decision_json(policies, decision));
+    }
+    writeln!(out, "{}", decision_text(policies, decision))?;
+    if let [_] = policies {
+        return Ok(());
+    }
+    let names: Vec<String> = policies.iter().map(|policy| plain::text(policy)).collect();
+    let width = names.iter().map(|name| name.chars().count()).max().unwrap_or(0);
+    for (name, status) in names.iter().zip(decision.statuses()) {
+        writeln!(out, "  {name:<width$}  {}", status_text(status))?;
+    }
+    Ok(())
+}
+
+/// One decision on one line: the outcome and the numbers of the limit that binds.
+pub(crate) fn decision_text(policies: &[&str], decision: &Decision) -> String {
+    let binding = decision.binding();
+    let mut text = status_text(binding);
+    if policies.len() > 1 {
+        text += &format!("  ({} binds)", plain::text(policies[decision.binding_index()]));
+    }
+    match decision.source() {
+        Source::Store => {}
+        Source::ZeroLimit => text += "  (the limit is zero)",
+        other => text += &format!("  (from: {})", other.name()),
+    }
+    if decision.split() {
+        text += "  (charged one after the other: the limits live in different slots)";
+    }
+    text
+}
+
+fn status_text(status: &Status) -> String {
+    let left = format!("{} of {} left", status.remaining(), status.limit());
+    let full = span::render(status.reset_after());
+    match (status.allowed(), status.retry_after()) {
+        (true, _) if status.reset_after().is_zero() => format!("allowed  {left}"),
+        (true, _) => format!("allowed  {left}, full in {full}"),
+        (false, Some(wait)) => format!("denied   {left}, retry in {}, full in {full}", span::render(wait)),
+        (false, None) => format!("denied   {left}, no wait will do"),
+    }
+}

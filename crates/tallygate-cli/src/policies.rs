@@ -1,0 +1,79 @@
+//! Policy files as they are named on the command line: files, folders, or `-` for what comes in.
+
+use std::fmt;
+use std::io::{self, Read as _};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, bail};
+use tallygate_config::{Config, Finding, Findings};
+
+use crate::plain;
+
+/// What stands for standard input, and the name that findings call it by.
+const STDIN: (&str, &str) = ("-", "(stdin)");
+/// A little more than what is taken, so that more is noticed.
+const MAX_STDIN: u64 = (1 << 20) + 1;
+
+/// Files that cannot be used, and why: one line for each finding.
+#[derive(Debug)]
+pub(crate) struct Unusable {
+    what: &'static str,
+    findings: Vec<Finding>,
+}
+
+impl fmt::Display for Unusable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.what)?;
+        self.findings.iter().try_for_each(|finding| write!(f, "\n{}", text(finding)))
+    }
+}
+
+impl std::error::Error for Unusable {}
+
+/// A finding as editors and people read it: `file:line:column: error: message`, then what to do about it.
+pub(crate) fn text(finding: &Finding) -> String {
+    // What comes from a file or its name must not start a line of its own.
+    let Finding { severity, file, line, column, message, help } = finding;
+    let mut text = format!("{}:{line}:{column}: {severity}: {}", plain::text(file), plain::text(message));
+    if let Some(help) = help {
+        text += &format!("\n  help: {}", plain::text(help));
+    }
+    text
+}
+
+/// Pairs of name and text, all of them together one configuration.
+pub(crate) fn read(paths: &[PathBuf]) -> anyhow::Result<Vec<(String, String)>> {
+    let (mut texts, mut findings) = (Vec::new(), Vec::new());
+    if paths.iter().filter(|path| is_stdin(path)).count() > 1 {
+        bail!("`-` is standard input, which can be read once: name it once");
+    }
+    for path in paths {
+        if is_stdin(path) {
+            let mut text = String::new();
+            let read = io::stdin().lock().take(MAX_STDIN).read_to_string(&mut text);
+            read.context("standard input cannot be read")?;
+            texts.push((STDIN.1.to_owned(), text));
+            continue;
+        }
+        match tallygate_config::read(path) {
+            Ok(read) => texts.extend(read),
+            Err(unread) => findings.extend(unread),
+        }
+    }
+    if !findings.is_empty() {
+        return Err(Unusable { what: "the configuration cannot be read:", findings }.into());
+    }
+    Ok(texts)
+}
+
+/// The configuration at `path`, for commands that are about something else: whatever is wrong with it ends them.
+pub(crate) fn load(path: &Path) -> anyhow::Result<Config> {
+    let texts = read(&[path.to_owned()])?;
+    Config::from_texts(&texts).map_err(|findings: Findings| {
+        Unusable { what: "the configuration is refused:", findings: findings.into_iter().collect() }.into()
+    })
+}
+
+fn is_stdin(path: &Path) -> bool {
+    path.as_os_str() == STDIN.0
+}

@@ -1,0 +1,90 @@
+//! The binary as its users meet it: arguments in; text, JSON and exit codes out.
+
+mod audit;
+mod bad_input;
+mod check;
+mod counter;
+mod demo;
+mod explain;
+mod readme;
+mod serve;
+mod shared;
+mod trouble;
+mod validate;
+mod verify;
+
+use std::ffi::OsStr;
+use std::process::{Command, Output};
+
+/// What one run of the binary did.
+struct Ran {
+    code: i32,
+    stdout: String,
+    stderr: String,
+}
+
+fn binary() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tallygate"));
+    for setting in ["TALLYGATE_STORE", "TALLYGATE_PREFIX", "TALLYGATE_CONFIG"] {
+        command.env_remove(setting);
+    }
+    command
+}
+
+fn run<A: AsRef<OsStr>>(args: impl IntoIterator<Item = A>) -> Ran {
+    ran(binary().args(args).output().expect("the binary starts"))
+}
+
+fn ran(output: Output) -> Ran {
+    let text = |bytes| String::from_utf8(bytes).expect("output is UTF-8");
+    Ran {
+        code: output.status.code().expect("no signal ended it"),
+        stdout: text(output.stdout),
+        stderr: text(output.stderr),
+    }
+}
+
+#[test]
+fn help_and_version_are_answers_not_errors() {
+    let verbs =
+        ["demo", "check", "peek", "refund", "reset", "counter", "verify", "audit", "validate", "explain", "schema"];
+    let help = run(["--help"]);
+    assert_eq!((help.code, help.stderr.as_str()), (0, ""));
+    for verb in verbs {
+        assert!(help.stdout.contains(verb), "{verb}");
+        let help = run([verb, "--help"]);
+        assert_eq!(help.code, 0, "{verb}");
+        assert!(help.stdout.contains("Examples:"), "{verb}");
+        assert!(help.stdout.lines().all(|line| line.chars().count() <= 100), "{verb}");
+    }
+    let version = run(["--version"]);
+    assert_eq!(version.stdout, format!("tallygate {}\n", env!("CARGO_PKG_VERSION")));
+    assert_eq!(run([] as [&str; 0]).code, 2);
+}
+
+#[test]
+fn a_password_in_the_store_url_is_never_printed() {
+    let mut command = binary();
+    command.env("TALLYGATE_STORE", "nosuch://user:hunter2@host").args(["check", "alice", "--limit", "3/min"]);
+    let refused = ran(command.output().unwrap());
+    assert_eq!(refused.code, 2);
+    assert!(refused.stderr.starts_with("error: "), "{}", refused.stderr);
+    assert!(refused.stderr.contains("nosuch"), "{}", refused.stderr);
+    assert!(!refused.stderr.contains("hunter2"), "{}", refused.stderr);
+
+    let mut command = binary();
+    command.env("TALLYGATE_STORE", "redis://user:hunter2@host").args(["check", "--help"]);
+    assert!(!ran(command.output().unwrap()).stdout.contains("hunter2"));
+}
+
+/// `tallygate … | head -1` is no reason for a message, and no permission.
+#[test]
+fn a_reader_who_leaves_is_no_error_to_report() {
+    let mut command = binary();
+    command.args(["check", "alice", "--limit", "3/min", "--repeat", "100000"]);
+    command.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    drop(child.stdout.take());
+    let left = ran(child.wait_with_output().unwrap());
+    assert_eq!((left.code, left.stderr.as_str()), (2, ""));
+}

@@ -1,0 +1,184 @@
+//! `tallygate serve`, the binary, as a stranger starts it.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on must stop")]
+
+use std::io::{BufRead, BufReader, Read};
+use std::net::SocketAddr;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use serde_json::Value;
+use tallygate_testkit::{http, wait};
+
+use crate::binary;
+
+/// On free ports, unless `args` say otherwise.
+fn serve(args: &[&str], environment: &[(&str, &str)]) -> Command {
+    let mut command = binary();
+    for listener in ["TALLYGATE_HTTP", "TALLYGATE_GRPC", "TALLYGATE_ADMIN"] {
+        command.env(listener, "127.0.0.1:0");
+    }
+    command.arg("serve").args(args).envs(environment.iter().copied());
+    command
+}
+
+/// A server that was started and has said where it listens.
+struct Serving {
+    child: Child,
+    said: String,
+}
+
+impl Serving {
+    fn start(args: &[&str], environment: &[(&str, &str)]) -> Self {
+        let mut child = serve(args, environment).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let mut said = String::new();
+        while !said.contains("Ctrl-C") {
+            let Some(line) = lines.next() else {
+                let mut error = String::new();
+                child.stderr.take().unwrap().read_to_string(&mut error).unwrap();
+                panic!("it ended: {said}{error}");
+            };
+            said += &line.unwrap();
+            said.push('\n');
+        }
+        Self { child, said }
+    }
+
+    /// The address behind a name of the banner.
+    fn address(&self, name: &str) -> SocketAddr {
+        let line = self.said.lines().find(|line| line.trim_start().starts_with(name)).unwrap();
+        let address = line.split_whitespace().nth(1).unwrap();
+        address.trim_start_matches("http://").parse().unwrap()
+    }
+
+    fn signal(&self, signal: &str) {
+        let pid = self.child.id().to_string();
+        assert!(Command::new("kill").args([signal, &pid]).status().unwrap().success());
+    }
+
+    /// Lets it end, and says with which code and what it logged.
+    fn end(mut self) -> (Option<i32>, String) {
+        let mut log = String::new();
+        self.child.stderr.take().unwrap().read_to_string(&mut log).unwrap();
+        (self.child.wait().unwrap().code(), log)
+    }
+}
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// What `serve` says when it cannot start.
+fn refused(args: &[&str], environment: &[(&str, &str)]) -> String {
+    let output = serve(args, environment).output().unwrap();
+    assert_eq!(output.status.code(), Some(2), "{output:?}");
+    String::from_utf8(output.stderr).unwrap()
+}
+
+/// The printed line, taken apart as a shell would: address, path, header, body.
+fn printed_question(said: &str) -> (String, String) {
+    let line = said.lines().find(|line| line.trim_start().starts_with("curl -i ")).unwrap();
+    let url = line.split_whitespace().nth(2).unwrap();
+    let body = line.split(" -d '").nth(1).unwrap().trim_end_matches('\'');
+    assert!(line.contains("-H 'content-type: application/json'"), "{line}");
+    (url.to_owned(), body.to_owned())
+}
+
+#[test]
+fn the_printed_line_is_answered_until_it_is_denied_and_again_after_the_wait() {
+    let server = Serving::start(&[], &[]);
+    let (url, question) = printed_question(&server.said);
+    let path = url.strip_prefix(&format!("http://{}", server.address("http"))).unwrap();
+    let ask = || {
+        let headers = [("content-type", "application/json")];
+        http::request(server.address("http"), "POST", path, &headers, question.as_bytes())
+    };
+    for left in (0..10).rev() {
+        let allowed = ask();
+        assert_eq!(allowed.status, 200, "{}", allowed.text());
+        let told: Value = serde_json::from_slice(&allowed.body).unwrap();
+        assert_eq!(told["remaining"], left);
+    }
+    let denied = ask();
+    assert_eq!((denied.status, denied.header("content-type")), (429, Some("application/problem+json")));
+    let told: Value = serde_json::from_slice(&denied.body).unwrap();
+    let exact = Duration::from_millis(told["retry_after_ms"].as_u64().unwrap());
+    let seconds: u64 = denied.header("retry-after").unwrap().parse().unwrap();
+    assert_eq!(seconds, exact.as_secs_f64().ceil() as u64);
+    std::thread::sleep(Duration::from_secs(seconds));
+    assert_eq!(ask().status, 200);
+}
+
+#[test]
+fn sigterm_ends_it_quietly_and_sighup_reads_the_policies_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("policies.yaml");
+    std::fs::write(&file, "policies: [{name: p, domain: api, limit: 5/min}]").unwrap();
+    let server = Serving::start(&["--config", file.to_str().unwrap()], &[]);
+    let limit = || {
+        let page = http::request(server.address("admin"), "GET", "/v1/config", &[], b"");
+        let config: Value = serde_json::from_slice(&page.body).unwrap();
+        config["policies"][0]["limit"].as_str().unwrap().to_owned()
+    };
+    assert_eq!(limit(), "5/min");
+    std::fs::write(&file, "policies: [{name: p, domain: api, limit: 7/min}]").unwrap();
+    server.signal("-HUP");
+    wait::until("the new policies", Duration::from_secs(10), || (limit() == "7/min").then_some(()));
+    server.signal("-TERM");
+    let (code, log) = server.end();
+    assert_eq!(code, Some(0), "{log}");
+    assert!(log.contains("the policies were read again") && log.contains("everything under way was finished"), "{log}");
+}
+
+#[test]
+fn settings_come_from_the_environment_too_and_logs_can_be_json() {
+    let environment =
+        [("TALLYGATE_HEADERS", "draft6"), ("TALLYGATE_LOG_FORMAT", "json"), ("TALLYGATE_TOKEN", "0123456789abcdef")];
+    let server = Serving::start(&[], &environment);
+    let headers = [("content-type", "application/json")];
+    let answer = http::request(server.address("http"), "POST", "/v1/check", &headers, br#"{"key":"a","limit":"5/s"}"#);
+    assert_eq!(answer.header("ratelimit-limit"), Some("5"));
+    assert_eq!(http::request(server.address("admin"), "GET", "/metrics", &[], b"").status, 401);
+    server.signal("-TERM");
+    let (_, log) = server.end();
+    assert!(!log.is_empty());
+    for line in log.lines() {
+        let _: Value = serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}"));
+    }
+}
+
+#[test]
+fn what_cannot_be_started_says_why_and_what_to_do() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("policies.yaml");
+    std::fs::write(&file, "policies: [{name: p, limit: 5/min, moed: shadow}]").unwrap();
+    let error = refused(&["--config", file.to_str().unwrap()], &[]);
+    assert!(error.contains("policies.yaml:1:36: error:") && error.contains("`mode`"), "{error}");
+    let error = refused(&["--config", "/nowhere/at-all.yaml"], &[]);
+    assert!(error.contains("/nowhere/at-all.yaml") && error.contains("No such file"), "{error}");
+    let error = refused(&["--admin", "0.0.0.0:0"], &[]);
+    assert!(error.contains("--token-file") && error.contains("127.0.0.1"), "{error}");
+    let error = refused(&[], &[("TALLYGATE_TOKEN", "short")]);
+    assert!(error.contains("at least 16") && error.contains("openssl"), "{error}");
+    let error = refused(&["--store", "redi://example"], &[]);
+    assert!(error.contains("redis://"), "{error}");
+    let error = refused(&["--headers", "draft11"], &[]);
+    assert!(error.contains("draft10"), "{error}");
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let error = refused(&["--http", &taken.local_addr().unwrap().to_string()], &[]);
+    assert!(error.contains("cannot listen on") && error.contains("another port"), "{error}");
+    let error = refused(&["--tls-cert", "/nowhere/cert.pem", "--tls-key", "/nowhere/key.pem"], &[]);
+    assert!(error.contains("/nowhere/cert.pem"), "{error}");
+}
+
+#[test]
+fn a_store_that_is_away_is_no_reason_not_to_start() {
+    let server = Serving::start(&["--store", "redis://127.0.0.1:1"], &[]);
+    let ready = http::request(server.address("http"), "GET", "/readyz", &[], b"");
+    assert_eq!(ready.status, 503);
+    assert_eq!(http::request(server.address("http"), "GET", "/livez", &[], b"").status, 200);
+    assert!(server.said.contains("127.0.0.1:1"), "{}", server.said);
+}

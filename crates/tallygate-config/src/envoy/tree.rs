@@ -1,0 +1,161 @@
+//! How envoyproxy/ratelimit finds a rule: down the tree, one entry of a descriptor for each level.
+
+use std::collections::{HashMap, HashSet};
+
+use tallygate::{Descriptor, Match, Matcher, Pattern, Reason, Subject};
+
+/// The rules of a domain.
+///
+/// At each level the entry is looked up as `key_value`, then among the patterns in the order they are written, then as
+/// `key`. The first that is found is the way; there is no way back. A rule holds only where the descriptor ends.
+#[derive(Debug)]
+pub(crate) struct Tree {
+    root: Branch,
+    /// What each policy is named.
+    names: Vec<String>,
+}
+
+/// A descriptor of the file and what is below it.
+#[derive(Debug, Default)]
+pub(super) struct Branch {
+    below: HashMap<String, Branch>,
+    /// Which of those below have a `*`.
+    patterns: Vec<(Pattern, String)>,
+    leaf: Option<Leaf>,
+    /// Whether all values of its pattern are counted together.
+    shared: bool,
+}
+
+/// A rule.
+#[derive(Debug)]
+pub(super) struct Leaf {
+    pub policy: usize,
+    /// What other rules replace it by.
+    pub name: Option<String>,
+    /// The names of the rules that do not hold where this one does.
+    pub replaces: Vec<String>,
+    pub unlimited: bool,
+}
+
+impl Branch {
+    pub fn share(&mut self) {
+        self.shared = true;
+    }
+
+    pub fn set_leaf(&mut self, leaf: Option<Leaf>) {
+        self.leaf = leaf;
+    }
+
+    /// `own` is `key`, or `key_value`.
+    pub fn add(&mut self, own: String, branch: Self) {
+        let pattern = Pattern::new(&own);
+        if pattern.has_star() {
+            self.patterns.push((pattern, own.clone()));
+        }
+        self.below.insert(own, branch);
+    }
+
+    fn leaves(&self) -> Vec<&Leaf> {
+        let below = self.below.values().flat_map(Self::leaves);
+        self.leaf.iter().chain(below).collect()
+    }
+}
+
+/// Where the walk along a descriptor ended.
+enum Walk<'t> {
+    /// At a rule, for this subject.
+    At(&'t Leaf, Subject),
+    /// Nowhere, and why.
+    Astray(String),
+}
+
+impl Tree {
+    pub(super) fn new(root: Branch, names: Vec<String>) -> Self {
+        Self { root, names }
+    }
+
+    /// The names that are replaced and that no rule has.
+    pub(super) fn replaced_by_none(&self) -> Vec<&str> {
+        let leaves = self.root.leaves();
+        let named: HashSet<&str> = leaves.iter().filter_map(|leaf| leaf.name.as_deref()).collect();
+        let replaced: HashSet<&str> = leaves.iter().flat_map(|leaf| &leaf.replaces).map(String::as_str).collect();
+        let mut missing: Vec<&str> = replaced.difference(&named).copied().collect();
+        missing.sort_unstable();
+        missing
+    }
+
+    fn walk(&self, descriptor: &Descriptor) -> Walk<'_> {
+        let mut branch = &self.root;
+        let mut counted: Vec<(&str, &str)> = Vec::new();
+        for (key, value) in descriptor.entries() {
+            let full = format!("{key}_{value}");
+            let by_pattern = || branch.patterns.iter().find(|(pattern, _)| pattern.matches(&full)).map(|(_, own)| own);
+            let (own, next) = match branch.below.get_key_value(&full) {
+                Some((own, next)) => (own, Some(next)),
+                None => by_pattern().map_or((key, branch.below.get(key)), |own| (own, branch.below.get(own))),
+            };
+            let Some(next) = next else {
+                return Walk::Astray(format!("there is no rule for `{key}` = `{value}` there"));
+            };
+            let pattern = own.strip_prefix(key.as_str()).and_then(|rest| rest.strip_prefix('_')).unwrap_or(own);
+            counted.push((key, if next.shared { pattern } else { value }));
+            branch = next;
+        }
+        match &branch.leaf {
+            Some(leaf) => Walk::At(leaf, Subject::new(counted)),
+            None => Walk::Astray("no rule holds where the descriptor ends".to_owned()),
+        }
+    }
+
+    /// The rules that hold for each descriptor once some have replaced others; and the names that are replaced.
+    fn walks(&self, descriptors: &[&Descriptor]) -> (Vec<Walk<'_>>, HashSet<&str>) {
+        let walks: Vec<Walk<'_>> = descriptors.iter().map(|descriptor| self.walk(descriptor)).collect();
+        let leaves = walks.iter().filter_map(|walk| match walk {
+            Walk::At(leaf, _) => Some(*leaf),
+            Walk::Astray(_) => None,
+        });
+        let replaced = leaves.flat_map(|leaf| &leaf.replaces).map(String::as_str).collect();
+        (walks, replaced)
+    }
+}
+
+fn is_replaced(leaf: &Leaf, replaced: &HashSet<&str>) -> bool {
+    // What is unlimited is answered before anything is replaced.
+    !leaf.unlimited && leaf.name.as_deref().is_some_and(|name| replaced.contains(name))
+}
+
+impl Matcher for Tree {
+    fn find(&self, descriptors: &[&Descriptor]) -> Vec<Match> {
+        let (walks, replaced) = self.walks(descriptors);
+        let found = walks.into_iter().enumerate().filter_map(|(descriptor, walk)| match walk {
+            Walk::At(leaf, subject) if !is_replaced(leaf, &replaced) => {
+                Some(Match { policy: leaf.policy, descriptor, subject, limit: None })
+            }
+            _ => None,
+        });
+        found.collect()
+    }
+
+    fn explain(&self, descriptors: &[&Descriptor]) -> Vec<Reason> {
+        let (walks, replaced) = self.walks(descriptors);
+        let mut reasons = Vec::new();
+        for policy in 0..self.names.len() {
+            for (descriptor, walk) in walks.iter().enumerate() {
+                let (matched, because) = match walk {
+                    Walk::At(leaf, _) if leaf.policy != policy => {
+                        (false, format!("the descriptor leads to `{}`", self.names[leaf.policy]))
+                    }
+                    Walk::At(leaf, _) if is_replaced(leaf, &replaced) => {
+                        (false, "the descriptor leads here, and another rule of this call replaces it".to_owned())
+                    }
+                    Walk::At(_, subject) => {
+                        (true, format!("the descriptor leads here; it counts {}", subject.as_str().escape_debug()))
+                    }
+                    Walk::Astray(why) => (false, format!("the descriptor leads to no rule: {why}")),
+                };
+                reasons.push(Reason { policy, descriptor, matched, because });
+            }
+        }
+        reasons
+    }
+}

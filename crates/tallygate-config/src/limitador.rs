@@ -1,0 +1,200 @@
+//! The format of limitador: a list of limits, each with conditions and variables.
+
+#[cfg(feature = "cel")]
+mod cel;
+mod rules;
+mod shape;
+
+use std::collections::{BTreeMap, HashMap};
+use std::time::Duration;
+
+use tallygate::{Algorithm, Limit, LimitError, Policy};
+
+use crate::config::{Draft, Matching};
+use crate::fields::{Fields, text};
+use crate::finding::{Findings, Place};
+use crate::node::Node;
+pub(crate) use rules::LimitadorRules;
+use rules::{Condition, LimitadorRule, Variable};
+use shape::{Comparison, Entry};
+
+const LIMIT: &[&str] = &["namespace", "max_value", "seconds", "name", "id", "conditions", "variables"];
+
+/// A limit as it is written.
+struct Written<'n> {
+    namespace: &'n str,
+    at: &'n Place,
+    name: Option<&'n str>,
+    limit: Limit,
+    rule: LimitadorRule,
+}
+
+/// Adds what the file says to `draft`.
+pub(crate) fn read(items: &[Node], draft: &mut Draft) {
+    let mut written = Vec::new();
+    for item in items {
+        if !draft.has_room(&item.at) {
+            return;
+        }
+        written.extend(limit(item, &mut draft.findings));
+    }
+    let mut bearers: HashMap<(&str, &str), usize> = HashMap::new();
+    for one in &written {
+        *bearers.entry((one.namespace, one.name.unwrap_or_default())).or_default() += 1;
+    }
+    for one in written {
+        let identity = identity(&one);
+        let empty = Matching::Limitador(LimitadorRules::default());
+        let Some((domain, findings)) = draft.domain(one.namespace, one.at, empty) else { continue };
+        let Matching::Limitador(rules) = &mut domain.matching else { continue };
+        if let Some(first) = rules.identities.get(&identity) {
+            let message = format!("this is the limit at {first} once more: that one holds");
+            findings.warn(one.at, message).help("drop one of them");
+            continue;
+        }
+        // A limit is known by what it is about; a name will do where no other limit has it.
+        let alone = |name: &&str| bearers[&(one.namespace, *name)] == 1 && !domain.names.contains_key(*name);
+        let name = match one.name {
+            Some(name) if alone(&name) => name.to_owned(),
+            Some(name) => format!("{name}: {identity}"),
+            None => identity.clone(),
+        };
+        // One limit may be named as another is described.
+        let name = match domain.names.contains_key(&name) {
+            true => (2..).map(|number| format!("{name}#{number}")).find(|name| !domain.names.contains_key(name)),
+            false => Some(name),
+        };
+        let name = name.expect("there are more numbers than limits");
+        let policy = Policy::new(name.clone(), one.namespace, Some(one.limit)).expect("neither name is empty");
+        domain.names.insert(name, one.at.clone());
+        domain.policies.push(policy);
+        rules.identities.insert(identity, one.at.clone());
+        rules.rules.push(one.rule);
+    }
+}
+
+/// What a limit is about: its window, whom it counts, and when. How much is no part of it, so that counts survive a
+/// changed `max_value`.
+fn identity(one: &Written<'_>) -> String {
+    let variables: Vec<&str> = one.rule.variables.iter().map(|(source, _)| source.as_str()).collect();
+    let conditions: Vec<&str> = one.rule.conditions.iter().map(|(source, _)| source.as_str()).collect();
+    let mut text = format!("{}s", one.limit.window().as_secs());
+    if !variables.is_empty() {
+        text = format!("{text} by {}", variables.join(", "));
+    }
+    if !conditions.is_empty() {
+        text = format!("{text} if {}", conditions.join(" && "));
+    }
+    text
+}
+
+fn limit<'n>(item: &'n Node, findings: &mut Findings) -> Option<Written<'n>> {
+    let fields = Fields::of(item, "a limit", LIMIT, findings)?;
+    let namespace = fields.need("namespace", "example.org", findings);
+    let namespace = namespace.and_then(|_| fields.text("namespace", findings));
+    let namespace = namespace.filter(|(namespace, at)| {
+        if namespace.is_empty() {
+            findings.error(at, "`namespace` is empty");
+        }
+        !namespace.is_empty()
+    });
+    let name = fields.text("name", findings).map(|(name, _)| name).filter(|name| !name.is_empty());
+    let id = fields.text("id", findings).map(|(id, _)| id);
+    let numbers = numbers(fields, findings);
+    let about = About { name, id };
+    let conditions = expressions(fields, "conditions", findings, |source| about.condition(source));
+    let variables = expressions(fields, "variables", findings, |source| about.variable(source));
+    let rule = LimitadorRule { conditions: conditions?, variables: variables? };
+    Some(Written { namespace: namespace?.0, at: fields.at, name, limit: numbers?, rule })
+}
+
+fn numbers(fields: Fields<'_>, findings: &mut Findings) -> Option<Limit> {
+    let amount = fields.need("max_value", "10", findings).and_then(|_| fields.number("max_value", findings));
+    let seconds = fields.need("seconds", "60", findings).and_then(|_| fields.number("seconds", findings));
+    let ((amount, amount_at), (seconds, seconds_at)) = (amount?, seconds?);
+    let builder = Limit::builder(amount, Duration::from_secs(seconds));
+    match builder.algorithm(Algorithm::FixedWindowFromFirstCall).build() {
+        Ok(limit) => Some(limit),
+        Err(error @ LimitError::TooLarge { .. }) => {
+            let finding = findings.error(amount_at, error.to_string());
+            finding.help("if no limit is meant, drop the entry; if one is, use a shorter window");
+            None
+        }
+        Err(_) => {
+            findings.error(seconds_at, format!("`seconds` is from 1 to 31536000, a year; not {seconds}"));
+            None
+        }
+    }
+}
+
+/// The expressions of a field, sorted and each once, as their order has no meaning. `None` if one cannot be read.
+fn expressions<T>(
+    fields: Fields<'_>,
+    name: &'static str,
+    findings: &mut Findings,
+    read: impl Fn(&str) -> Result<(T, bool), String>,
+) -> Option<Vec<(String, T)>> {
+    let mut all = BTreeMap::new();
+    let mut complete = true;
+    for node in fields.list(name, findings) {
+        let Some((source, at)) = text(node, "an expression", findings) else { continue };
+        match read(source) {
+            Ok((expression, old)) => {
+                if old {
+                    let message = format!("`{}` is written as limitador 1 had it", source.escape_debug());
+                    let finding = findings.warn(at, message);
+                    finding.help("it is looked for in every descriptor; write `descriptors[0]['key']` to name one");
+                }
+                all.insert(source.to_owned(), expression);
+            }
+            Err(why) => {
+                findings.error(at, why);
+                complete = false;
+            }
+        }
+    }
+    complete.then(|| all.into_iter().collect())
+}
+
+/// What expressions can know of their limit.
+#[cfg_attr(not(feature = "cel"), expect(dead_code, reason = "only CEL can ask for it"))]
+struct About<'n> {
+    name: Option<&'n str>,
+    id: Option<&'n str>,
+}
+
+impl About<'_> {
+    /// The condition, and whether it is in the form of old.
+    fn condition(&self, source: &str) -> Result<(Condition, bool), String> {
+        match Comparison::read_all(source) {
+            Some(all) => {
+                let old = all.iter().any(|one| matches!(one.entry, Entry::Anywhere(_)));
+                Ok((Condition::Comparisons(all), old))
+            }
+            #[cfg(feature = "cel")]
+            None => Ok((Condition::Cel(cel::Program::new(source, self.name, self.id)?), false)),
+            #[cfg(not(feature = "cel"))]
+            None => Err(not_built_in(source, "descriptors[0]['key'] == 'value'")),
+        }
+    }
+
+    /// The variable, and whether it is in the form of old.
+    fn variable(&self, source: &str) -> Result<(Variable, bool), String> {
+        match Entry::read(source) {
+            Some(entry) => {
+                let old = matches!(entry, Entry::Anywhere(_));
+                Ok((Variable::Entry(entry), old))
+            }
+            #[cfg(feature = "cel")]
+            None => Ok((Variable::Cel(cel::Program::new(source, self.name, self.id)?), false)),
+            #[cfg(not(feature = "cel"))]
+            None => Err(not_built_in(source, "descriptors[0]['key']")),
+        }
+    }
+}
+
+#[cfg(not(feature = "cel"))]
+fn not_built_in(source: &str, shape: &str) -> String {
+    let source = source.escape_debug();
+    format!("`{source}` is more than `{shape}`: that takes a build with the feature `cel`")
+}

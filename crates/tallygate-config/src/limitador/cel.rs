@@ -1,0 +1,72 @@
+//! Conditions and variables as full CEL.
+
+use std::collections::HashMap;
+use std::sync::{Arc, LazyLock};
+
+use cel::objects::Map;
+use cel::{Context, Env, Value};
+use tallygate::Descriptor;
+
+/// Chains of operators are run by recursion: a stack of 1 MiB has room for whatever fits into these bytes.
+const LONGEST: usize = 500;
+
+/// The functions of the language. To list them takes longer than to run most expressions.
+static STANDARD: LazyLock<Arc<Env>> = LazyLock::new(|| Arc::new(Env::stdlib()));
+
+/// An expression, and what it can know of its limit.
+#[derive(Debug)]
+pub(crate) struct Program {
+    program: cel::Program,
+    limit: Value,
+}
+
+/// A call, as expressions see it: `descriptors`, a list of mappings.
+pub(crate) struct Scope(Value);
+
+impl Scope {
+    pub fn new(descriptors: &[&Descriptor]) -> Self {
+        let maps = descriptors.iter().map(|descriptor| {
+            let entries: HashMap<String, String> = descriptor.entries().iter().cloned().collect();
+            Value::Map(Map::from(entries))
+        });
+        Self(Value::List(Arc::new(maps.collect())))
+    }
+}
+
+impl Program {
+    pub fn new(source: &str, name: Option<&str>, id: Option<&str>) -> Result<Self, String> {
+        let refused = |why: String| format!("`{}` is not CEL: {why}", source.escape_debug());
+        if source.len() > LONGEST {
+            return Err(format!("an expression has at most {LONGEST} bytes"));
+        }
+        let program = cel::Program::compile(source).map_err(|errors| refused(errors.to_string()))?;
+        let text = |text: Option<&str>| text.map_or(Value::Null, Value::from);
+        let limit = HashMap::from([("name", text(name)), ("id", text(id))]);
+        Ok(Self { program, limit: Value::Map(Map::from(limit)) })
+    }
+
+    /// Whether the condition holds. Entries that are not there, and anything that is no boolean, do not.
+    pub fn holds(&self, scope: &Scope) -> bool {
+        matches!(self.value(scope), Some(Value::Bool(true)))
+    }
+
+    /// The variable as text, if it has one.
+    pub fn text(&self, scope: &Scope) -> Option<String> {
+        match self.value(scope)? {
+            Value::Int(number) => Some(number.to_string()),
+            Value::UInt(number) => Some(number.to_string()),
+            Value::Float(number) => Some(number.to_string()),
+            Value::String(text) => Some(text.to_string()),
+            Value::Bool(word) => Some(word.to_string()),
+            Value::Null => Some("null".to_owned()),
+            _ => None,
+        }
+    }
+
+    fn value(&self, scope: &Scope) -> Option<Value> {
+        let mut context = Context::with_env(Arc::clone(&STANDARD));
+        context.add_variable_from_value("descriptors", scope.0.clone());
+        context.add_variable_from_value("limit", self.limit.clone());
+        self.program.execute(&context).ok()
+    }
+}

@@ -1,0 +1,290 @@
+//! What is wrong is told with its place, all at once, and with what to do.
+
+use tallygate_config::{Config, Severity};
+
+fn refused(text: &str) -> Vec<String> {
+    refused_all(&[("f.yaml", text)])
+}
+
+fn refused_all(texts: &[(&str, &str)]) -> Vec<String> {
+    let findings = Config::from_texts(texts).map(|config| format!("{config:?}")).unwrap_err();
+    findings.errors().map(|finding| finding.to_string().replace("\n  help: ", " -> ")).collect()
+}
+
+fn warned(text: &str) -> Vec<String> {
+    let config = Config::from_texts(&[("f.yaml", text)]).unwrap_or_else(|findings| panic!("{findings}"));
+    assert!(config.warnings.iter().all(|warning| warning.severity == Severity::Warning));
+    config.warnings.iter().map(|warning| warning.to_string().replace("\n  help: ", " -> ")).collect()
+}
+
+#[test]
+fn all_errors_of_our_own_format_are_told_at_once() {
+    let text = "
+stores: memory
+policies:
+  - name: a
+    limt: 5/s
+    limit: 5/mn
+  - limit: 5/s burst 7 fixed_window
+    mode: shadwo
+    on_error: [deny]
+    near: 101
+    partition: [user, user]
+  - just text
+  - name: ''
+    match: plan
+    limit: 5000000000/s
+  - name: requested
+    match: {plan: [], path: {a: b}}
+    limit: 5/s sliding_log
+    algorithm: gcra
+    overrides: [{match: {}, limit: 7/s}, {limit: 8/s, mach: {a: b}}, {limit: 8/s}]
+  - {name: c, limit: 5/s sliding_log, algorithm: fixed_window, partition: x}
+";
+    let expected = [
+        "f.yaml:2:1: error: the file has no field `stores` -> did you mean `store`?",
+        "f.yaml:5:5: error: a policy has no field `limt` -> did you mean `limit`?",
+        "f.yaml:6:12: error: `5/mn` is not a limit: expected a unit",
+        "f.yaml:7:5: error: a policy needs `name`, for example `name: per-user`",
+        "f.yaml:7:12: error: `5/s burst 7 fixed_window` is not a limit: `burst` has no meaning for fixed_window",
+        "f.yaml:8:11: error: `shadwo` is no mode: did you mean `shadow`?",
+        "f.yaml:9:15: error: `on_error` must be a text, not a list",
+        "f.yaml:10:11: error: `near` is a percentage from 1 to 100, not 101",
+        "f.yaml:11:23: error: `user` is already counted by",
+        "f.yaml:12:5: error: expected a policy as a mapping, found a text",
+        "f.yaml:13:11: error: a name cannot be empty",
+        "f.yaml:14:12: error: `match` must be a mapping, not a text -> for example `match: {plan: free, path: /v1/*}`",
+        "f.yaml:15:12: error: `5000000000/s` is not a limit: amount 5000000000 is too large; the largest is 1000000000",
+        "f.yaml:16:11: error: `requested` is the name for limits that a request brings along; choose another",
+        "f.yaml:17:19: error: `plan` matches nothing: the list is empty -> write `null` if the entry must be absent",
+        "f.yaml:17:29: error: a value to match must be a text, not a mapping",
+        "f.yaml:19:16: error: `gcra` is no algorithm of its own: it is the same limit as `token_bucket`",
+        "f.yaml:20:17: error: an override of all callers -> change the policy's own limit, or say whose",
+        "f.yaml:20:55: error: an override has no field `mach` -> did you mean `match`?",
+        "f.yaml:20:70: error: an override needs `match`, for example `match: {plan: pro}`",
+        "f.yaml:21:5: error: `limit` says sliding_log, and `algorithm` says fixed_window: drop one",
+    ];
+    let told = refused(text);
+    for (told, expected) in told.iter().zip(expected) {
+        assert!(told.starts_with(expected), "told:     {told}\nexpected: {expected}");
+    }
+    assert_eq!(told.len(), expected.len(), "{told:#?}");
+    assert!(told.iter().all(|line| !line.contains('\n')), "each is one line");
+}
+
+#[test]
+fn errors_of_envoys_format() {
+    for (text, expected) in [
+        ("domain: ''\ndescriptors: []", "f.yaml:1:9: error: `domain` is empty"),
+        ("descriptors: []", "f.yaml:1:1: error: the file needs `domain`"),
+        ("domain: d\ndescriptors: [{key: ''}]", "f.yaml:2:21: error: `key` is empty"),
+        ("domain: d\ndescriptors: [{value: x}]", "f.yaml:2:15: error: a descriptor needs `key`"),
+        ("domain: d\ndescriptors: [a]", "f.yaml:2:15: error: expected a descriptor as a mapping, found a text"),
+        ("domain: d\ndescriptors: {a: b}", "f.yaml:2:14: error: `descriptors` must be a list, not a mapping"),
+        (
+            "domain: d\ndescriptors: [{key: a, value: b}, {key: a_b}]",
+            "f.yaml:2:35: error: `a_b` is already there, at f.yaml:2:15",
+        ),
+        (
+            "domain: d\ndescriptors: [{key: a, ratelimit: {}}]",
+            "f.yaml:2:24: error: a descriptor has no field `ratelimit` -> did you mean `rate_limit`?",
+        ),
+        (
+            "domain: d\ndescriptors: [{key: a, nonsense: 1}]",
+            "f.yaml:2:24: error: a descriptor has no field `nonsense` -> its fields are key, value, rate_limit, descriptors,",
+        ),
+        (
+            "domain: d\ndescriptors: [{key: a, rate_limit: {unit: minut, requests_per_unit: 1}}]",
+            "f.yaml:2:43: error: `minut` is no unit -> did you mean `minute`?",
+        ),
+        (
+            "domain: d\ndescriptors: [{key: a, rate_limit: {requests_per_unit: 1}}]",
+            "f.yaml:2:36: error: `rate_limit` needs `unit`",
+        ),
+        (
+            "domain: d\ndescriptors: [{key: a, rate_limit: {unit: day, requests_per_unit: -1}}]",
+            "f.yaml:2:67: error: `requests_per_unit` must be a whole number in plain digits, not `-1`",
+        ),
+        (
+            "domain: d\ndescriptors: [{key: a, rate_limit: {unit: day, requests_per_unit: 4294967295}}]",
+            "f.yaml:2:67: error: amount 4294967295 is too large; the largest is 1000000000 -> if no limit is meant",
+        ),
+        (
+            "domain: d\ndescriptors: [{key: a, rate_limit: {unit: day, unlimited: true}}]",
+            "f.yaml:2:43: error: `unit` has no meaning with `unlimited`",
+        ),
+        (
+            "domain: d\ndescriptors: [{key: a, share_threshold: true, rate_limit: {unlimited: true}}]",
+            "f.yaml:2:41: error: `share_threshold` needs a `*` in the value",
+        ),
+        (
+            "domain: d\ndescriptors: [{key: a, rate_limit: {unlimited: true, name: x, replaces: [{name: x}]}}]",
+            "f.yaml:2:81: error: `x` cannot replace itself",
+        ),
+        (
+            "domain: d\ndescriptors: [{key: a, rate_limit: {unlimited: true, replaces: [{}]}}]",
+            "f.yaml:2:65: error: an entry of `replaces` needs the `name` of a rule",
+        ),
+        (
+            "domain: d\ndescriptors: [{key: a, shadow_mode: perhaps}]",
+            "f.yaml:2:37: error: `shadow_mode` is `true` or `false`, not `perhaps`",
+        ),
+        ("domain: d\ndescriptors: [{key: a, metadata: 5}]", "f.yaml:2:34: error: `metadata` must be a mapping"),
+        (
+            "domain: d\ndescriptors: [{key: a, [x]: 5}]",
+            "f.yaml:2:24: error: a field of a descriptor is named by a text",
+        ),
+    ] {
+        let told = refused(text);
+        assert!(told[0].starts_with(expected), "{text}\ntold:     {told:?}\nexpected: {expected}");
+        assert_eq!(told.len(), 1, "{text}\n{told:?}");
+    }
+}
+
+#[test]
+fn errors_of_limitadors_format() {
+    for (text, expected) in [
+        (
+            "- {namespace: n, max_valu: 5, seconds: 60}",
+            "f.yaml:1:18: error: a limit has no field `max_valu` -> did you mean `max_value`?",
+        ),
+        ("- {namespace: n, max_value: 5}", "f.yaml:1:3: error: a limit needs `seconds`"),
+        ("- {namespace: '', max_value: 5, seconds: 1}", "f.yaml:1:15: error: `namespace` is empty"),
+        (
+            "- {namespace: n, max_value: 5, seconds: 0}",
+            "f.yaml:1:41: error: `seconds` is from 1 to 31536000, a year; not 0",
+        ),
+        (
+            "- {namespace: n, max_value: 5000000000, seconds: 1}",
+            "f.yaml:1:29: error: amount 5000000000 is too large; the largest is 1000000000 -> if no limit is meant, drop",
+        ),
+        ("- {namespace: n, max_value: ten, seconds: 1}", "f.yaml:1:29: error: `max_value` must be a whole number"),
+    ] {
+        let told = refused(text);
+        assert!(told[0].starts_with(expected), "{text}\ntold:     {told:?}\nexpected: {expected}");
+    }
+}
+
+#[test]
+fn what_is_no_file_of_ours_is_told_so() {
+    for (text, expected) in [
+        ("", "f.yaml:1:1: error: the file is empty -> write `policies: []` if that is meant"),
+        ("# only a comment\n", "f.yaml:"),
+        ("just text", "f.yaml:1:1: error: expected the file as a mapping, found a text"),
+        ("- name: a\n  limit: 5/s", "f.yaml:1:1: error: a list at the top is limitador's format"),
+        ("polices: []", "f.yaml:1:1: error: the file has no field `polices` -> did you mean `policies`?"),
+        ("policies: [\n", "f.yaml:1:11: error: this is not YAML as we read it: unclosed bracket '['"),
+        ("policies:\n  - name: a\n    name: b\n", "f.yaml:3:5: error: there are two `name` in one mapping -> drop one"),
+        ("policies: []\n---\npolicies: []\n", "f.yaml:3:1: error: a second document starts here"),
+        ("policies: *none\n", "f.yaml:1:11: error: this is not YAML as we read it: alias references unknown anchor"),
+        ("store: localhost\n", "f.yaml:1:8: error: `store` is neither `memory` nor a URL"),
+    ] {
+        let told = refused(text);
+        assert!(told[0].starts_with(expected), "{text}\ntold:     {told:?}\nexpected: {expected}");
+        assert_eq!(told.len(), 1, "{text}\n{told:?}");
+    }
+}
+
+#[test]
+fn files_that_contradict_each_other_are_refused() {
+    let own = "policies: [{name: a, partition: user, limit: 1/s}]";
+    let envoy = "domain: default\ndescriptors: []";
+    let limitador = "- {namespace: default, max_value: 1, seconds: 1}";
+    assert_eq!(
+        refused_all(&[("a.yaml", own), ("b.yaml", own)]),
+        [
+            "b.yaml:1:19: error: `a` is already the name of the policy at a.yaml:1:19 -> their counts would mix; rename one"
+        ]
+    );
+    assert_eq!(
+        refused_all(&[("a.yaml", envoy), ("b.yaml", envoy)]),
+        [
+            "b.yaml:1:9: error: domain `default` is already there, at a.yaml:1:9 -> join the two files, or rename one domain"
+        ]
+    );
+    for (one, format, place) in [(envoy, "envoyproxy/ratelimit", "1:9"), (limitador, "limitador", "1:3")] {
+        let expected = format!(
+            "b.yaml:1:12: error: domain `default` is already there in {format}'s format, at a.yaml:{place} \
+             -> one domain, one format: rename one or rewrite it"
+        );
+        assert_eq!(refused_all(&[("a.yaml", one), ("b.yaml", own)]), [expected]);
+    }
+    let told = refused_all(&[("a.yaml", "store: redis://:one@h"), ("b.yaml", "store: redis://:two@h")]);
+    assert_eq!(
+        told,
+        ["b.yaml:1:8: error: `store` differs from the one at a.yaml:1:8 -> name the store in one file only"]
+    );
+}
+
+#[test]
+fn what_is_worth_a_look_is_told_and_taken() {
+    assert_eq!(
+        warned(
+            "
+policies:
+  - {name: all, limit: 5/s}
+  - {name: a, partition: user, limit: 5/s}
+  - {name: b, partition: user, limit: 5/s}
+  - name: c
+    partition: user
+    limit: 6/s
+    overrides: [{match: {user: x}, limit: 6/s}, {match: {user: y}, limit: 7/s}, {match: {user: y}, limit: 8/s}]
+"
+        ),
+        [
+            "f.yaml:3:5: warning: neither `match` nor `partition`: all callers share one count \
+             -> name the entries to count by, for example `partition: [user]`",
+            "f.yaml:5:12: warning: `b` counts what `a` counts, to the same limit: one of them is not needed",
+            "f.yaml:9:17: warning: the limit is the policy's own: nothing is overridden",
+            "f.yaml:9:81: warning: never reached: an override above has the same `match`",
+        ]
+    );
+    assert_eq!(warned("policies: []"), ["f.yaml:1:1: warning: there are no policies here: nothing is limited"]);
+    assert_eq!(
+        warned(
+            "
+domain: d
+descriptors:
+  - {key: a, shadow_mode: true, quota_mode: true, rate_limit: {unit: day, requests_per_unit: 1, shadow_mode: true}}
+  - {key: b, rate_limit: {unit: day, replaces: [{name: nobody}]}}
+"
+        ),
+        [
+            "f.yaml:2:9: warning: a rule replaces `nobody`, and no rule of the domain has that name",
+            "f.yaml:4:45: warning: `shadow_mode` and `quota_mode` together: it never refuses, and is not counted as a quota",
+            "f.yaml:4:97: warning: `shadow_mode` has no meaning in `rate_limit` and is passed over",
+            "f.yaml:5:26: warning: there is no `requests_per_unit`: nothing is allowed, as with 0",
+        ]
+    );
+}
+
+#[test]
+fn bombs_and_floods_are_refused() {
+    let mut bomb = "a0: &a0 [x, x, x, x, x, x, x, x, x]\n".to_owned();
+    for at in 1..9 {
+        let aliases = vec![format!("*a{}", at - 1); 9].join(", ");
+        bomb += &format!("a{at}: &a{at} [{aliases}]\n");
+    }
+    assert_eq!(refused(&bomb).len(), 1);
+    assert_eq!(refused(&"[".repeat(5000)).len(), 1);
+    assert_eq!(refused(&format!("policies: {}", "[".repeat(500) + &"]".repeat(500))).len(), 1);
+    let large = format!("# {}\npolicies: []", "x".repeat(1 << 20));
+    assert_eq!(refused(&large), ["f.yaml:1:1: error: the file is larger than 1 MiB -> split it"]);
+
+    let list = |from: usize, to: usize| {
+        let policies = (from..to).map(|at| format!("  - {{name: p{at}, partition: [u], limit: {}/s}}\n", at + 1));
+        format!("policies:\n{}", policies.collect::<String>())
+    };
+    assert_eq!(warned(&list(0, 10_000)), [""; 0]);
+    let told = refused_all(&[("a.yaml", &list(0, 9_000)), ("b.yaml", &list(9_000, 11_000))]);
+    assert_eq!(told.len(), 1);
+    assert!(told[0].starts_with("b.yaml:1002:5: error: there are more than 10000 policies"), "{told:?}");
+}
+
+#[test]
+fn findings_are_json_for_machines() {
+    let findings = Config::from_texts(&[("f.yaml", "polices: []")]).unwrap_err();
+    let json = serde_json::to_string(&findings).unwrap();
+    let expected = r#"[{"severity":"error","file":"f.yaml","line":1,"column":1,"message":"the file has no field `polices`","help":"did you mean `policies`?"}]"#;
+    assert_eq!(json, expected);
+}

@@ -1,0 +1,116 @@
+//! Our own format, decided.
+
+use tallygate::{Algorithm, Excess, Mode, OnError};
+use tallygate_config::Config;
+
+use crate::scene::Scene;
+
+#[test]
+fn match_chooses_partition_tells_apart_and_overrides_change_the_limit() {
+    let scene = Scene::new(
+        "
+policies:
+  - name: per-user
+    match: {path: [/v1/*, /], bot: null, version: 1.50, beta: true}
+    partition: [user, 7]
+    limit: 3/min
+    overrides:
+      - {match: {user: 42}, limit: 5/min}
+      - {match: {user: root}, limit: unlimited}
+",
+    );
+    let passing = |entries: &str| scene.passing("default", &[&format!("version=1.50,beta=true,7=x,{entries}")]);
+    assert_eq!(passing("path=/v1/a,user=1"), Some(3));
+    assert_eq!(passing("path=/,user=2"), Some(3));
+    assert_eq!(passing("path=/v1/a,user=2"), Some(0));
+    assert_eq!(passing("path=/v1/a,user=42"), Some(5));
+    assert_eq!(passing("path=/v1/a,user=root"), None);
+    assert_eq!(passing("path=/v2,user=3"), None);
+    assert_eq!(passing("path=/v1/a,user=3,bot=yes"), None);
+    assert_eq!(passing("path=/v1/a"), None);
+    assert_eq!(scene.passing("default", &["version=1.5,beta=true,7=x,path=/,user=9"]), None);
+    assert_eq!(scene.warnings, [""; 0]);
+}
+
+#[test]
+fn a_policy_says_what_is_written() {
+    let config = Config::from_texts(&[(
+        "p.yaml",
+        "
+store: redis://:secret@localhost
+policies:
+  - name: a
+    domain: api
+    partition: user
+    limit: 10/s
+    algorithm: sliding_log
+    mode: shadow
+    on_error: deny
+    excess: drain
+    near: 95
+    overrides:
+      - {match: {user: x}, limit: 20/s}
+      - {match: {user: y}, limit: 20/s fixed_window}
+  - {name: b, domain: api, partition: user, limit: 10/s burst 50}
+  - {name: c, partition: user, limit: unlimited}
+",
+    )])
+    .unwrap();
+    assert_eq!(config.store.as_deref(), Some("redis://:secret@localhost"));
+    assert!(!format!("{config:?}").contains("secret"));
+    let policies: Vec<_> = config.policies.policies().collect();
+    let a = policies[0];
+    assert_eq!((a.name(), a.domain(), a.near()), ("a", "api", 95));
+    assert_eq!((a.mode(), a.on_error(), a.excess()), (Mode::Shadow, OnError::Deny, Excess::Drain));
+    assert_eq!(a.limit().unwrap().to_string(), "10/s sliding_log");
+    let b = policies[1];
+    assert_eq!((b.mode(), b.on_error(), b.excess()), (Mode::Enforce, OnError::Local, Excess::Refuse));
+    assert_eq!((b.near(), b.limit().unwrap().capacity()), (80, 50));
+    let c = config.policies.domain("default").unwrap();
+    assert_eq!(c.policies()[0].limit(), None);
+    let algorithm_of = |user: &str| {
+        let call = tallygate::Descriptor::new().with("user", user);
+        let found = config.policies.domain("api").unwrap().matcher().find(&[&call]).remove(0);
+        found.limit.map(|limit| limit.unwrap().algorithm())
+    };
+    assert_eq!(algorithm_of("x"), Some(Algorithm::SlidingLog));
+    assert_eq!(algorithm_of("y"), Some(Algorithm::FixedWindow));
+    assert_eq!(algorithm_of("z"), None);
+}
+
+#[test]
+fn several_files_add_to_one_domain() {
+    let one = ("a.yaml", "policies: [{name: a, partition: user, limit: 1/s}]");
+    let two = ("b.yaml", "store: memory\npolicies: [{name: b, partition: user, limit: 2/s}]");
+    let config = Config::from_texts(&[one, two]).unwrap();
+    let names: Vec<_> = config.policies.policies().map(|policy| policy.name().to_owned()).collect();
+    assert_eq!(names, ["a", "b", "requested"]);
+    assert_eq!(config.store.as_deref(), Some("memory"));
+}
+
+#[test]
+fn without_a_file_each_client_has_ten_calls_a_minute() {
+    let scene = Scene::of(Config::built_in());
+    assert_eq!(scene.passing("default", &["client=me"]), Some(10));
+    assert_eq!(scene.passing("default", &["client=you"]), Some(10));
+    assert_eq!(scene.warnings, [""; 0]);
+}
+
+#[test]
+fn blocks_may_be_shared_by_anchors_and_are_told_where_they_are_used() {
+    let scene = Scene::new(
+        "
+policies:
+  - &base {name: a, partition: &by [user], limit: 3/min}
+  - {name: b, match: {path: /b}, partition: *by, limit: 2/min}
+  - {<<: *base, name: c, match: {path: /c}, limit: 1/min}
+",
+    );
+    assert_eq!(scene.passing("default", &["user=1,path=/a"]), Some(3));
+    assert_eq!(scene.passing("default", &["user=2,path=/b"]), Some(2));
+    assert_eq!(scene.passing("default", &["user=3,path=/c"]), Some(1));
+    let text = "policies:\n  - {name: a, partition: u, limit: &l 5/mn}\n  - {name: b, partition: u, limit: *l}\n";
+    let refused = Config::from_texts(&[("f.yaml", text)]).unwrap_err();
+    let places: Vec<_> = refused.errors().map(|error| (error.line, error.column)).collect();
+    assert_eq!(places, [(2, 39), (3, 36)]);
+}

@@ -1,0 +1,64 @@
+//! A process that serves a file, with a clock that stands still.
+
+use std::time::Duration;
+
+use tallygate::{Ask, Cost, Descriptor, ManualClock, MemoryStore, PolicySet, Timestamp, Verdict};
+use tallygate_config::Config;
+
+/// Calls that are tried before a limit counts as none.
+const MANY: usize = 3000;
+
+pub struct Scene {
+    pub policies: PolicySet,
+    pub warnings: Vec<String>,
+    store: MemoryStore,
+    clock: ManualClock,
+}
+
+/// `user=1,path=/a` as a descriptor.
+pub fn descriptor(text: &str) -> Descriptor {
+    text.split(',').filter(|entry| !entry.is_empty()).map(|entry| entry.split_once('=').unwrap()).collect()
+}
+
+impl Scene {
+    /// The clock stands at the start of a second, a minute, a day and a year as they are aligned here.
+    pub fn new(text: &str) -> Self {
+        Self::of(Config::from_texts(&[("file.yaml", text)]).unwrap_or_else(|findings| panic!("{findings}")))
+    }
+
+    pub fn of(config: Config) -> Self {
+        let clock = ManualClock::new(Timestamp::from_micros(50 * 365 * 86_400 * 1_000_000));
+        let store = MemoryStore::builder().clock(clock.clone()).build();
+        let warnings = config.warnings.iter().map(ToString::to_string).collect();
+        Self { policies: config.policies, warnings, store, clock }
+    }
+
+    pub fn after(&self, seconds: u64) -> &Self {
+        self.clock.advance(Duration::from_secs(seconds));
+        self
+    }
+
+    pub fn verdict(&self, domain: &str, descriptors: &[&str], cost: u64) -> Verdict {
+        let cost = Cost::new(cost).unwrap();
+        let asks: Vec<Ask> = descriptors.iter().map(|text| Ask::new(descriptor(text), cost)).collect();
+        let local = MemoryStore::new();
+        let decided = self.policies.decide(&self.store, &local, domain, &asks);
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        runtime.block_on(decided).unwrap()
+    }
+
+    pub fn call(&self, domain: &str, descriptors: &[&str]) -> bool {
+        self.verdict(domain, descriptors, 1).allowed()
+    }
+
+    /// How many calls pass at this instant; `None` if there is no end.
+    pub fn passing(&self, domain: &str, descriptors: &[&str]) -> Option<usize> {
+        (0..MANY).find(|_| !self.call(domain, descriptors))
+    }
+
+    /// The policies that the call falls under.
+    pub fn policies_of(&self, domain: &str, descriptors: &[&str]) -> Vec<String> {
+        let verdict = self.verdict(domain, descriptors, 1);
+        verdict.rulings().iter().map(|ruling| ruling.policy().name().to_owned()).collect()
+    }
+}

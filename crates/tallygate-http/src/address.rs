@@ -1,0 +1,131 @@
+//! Who is calling: the peer of the connection, or whom trusted proxies name.
+
+mod entry;
+mod prefixes;
+mod proxies;
+
+use std::net::IpAddr;
+
+use http::HeaderMap;
+use http::header::{FORWARDED, HeaderName};
+use ipnet::IpNet;
+
+pub use prefixes::Prefixes;
+pub use proxies::{InvalidProxies, TrustedProxies};
+
+use proxies::Trusted;
+
+static X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
+
+/// Whom to believe, and in which header they say whom they serve. By default nobody.
+///
+/// ```
+/// use tallygate_http::{ForwardedHeader, Trust};
+///
+/// let trust = Trust { proxies: "10.0.0.0/8".parse()?, header: ForwardedHeader::XForwardedFor };
+/// assert!(!trust.proxies.is_none());
+/// assert!(Trust::default().proxies.is_none());
+/// # Ok::<(), tallygate_http::InvalidProxies>(())
+/// ```
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Trust {
+    /// Whom.
+    pub proxies: TrustedProxies,
+    /// Where they say it. Only one header is ever read: the proxies in front maintain one, any other is the caller's.
+    pub header: ForwardedHeader,
+}
+
+/// The header in which proxies name those they serve.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum ForwardedHeader {
+    /// `X-Forwarded-For: client, proxy, proxy`.
+    #[default]
+    XForwardedFor,
+    /// `Forwarded: for=client, for=proxy` of RFC 7239.
+    Forwarded,
+    /// A header of one address that the edge overwrites, such as `CF-Connecting-IP`. Two of them are none.
+    Single(HeaderName),
+}
+
+impl ForwardedHeader {
+    /// Its name.
+    pub fn name(&self) -> &HeaderName {
+        match self {
+            Self::XForwardedFor => &X_FORWARDED_FOR,
+            Self::Forwarded => &FORWARDED,
+            Self::Single(name) => name,
+        }
+    }
+}
+
+/// The address of the caller, in canonical form: `::ffff:192.0.2.7` is `192.0.2.7`.
+///
+/// It is the peer unless the peer is trusted. Then the header is walked from the right, where the nearest proxy wrote,
+/// over the trusted addresses to the first that is not: that one is the caller. What stands further left was written by
+/// the caller and is never looked at. Where an entry is no address (`unknown`, `_hidden`, garbage), the walk ends at
+/// the last trusted hop. If all are trusted, the left-most is the caller.
+///
+/// With a number of hops it is exactly that entry, counted from the right, and the peer if there are not so many or it
+/// is no address.
+///
+/// ```
+/// use http::HeaderMap;
+/// use tallygate_http::{Trust, client_address};
+///
+/// let mut headers = HeaderMap::new();
+/// headers.insert("x-forwarded-for", "6.6.6.6, 203.0.113.7, 10.0.0.2".parse()?);
+/// let proxy = "10.0.0.1".parse()?;
+/// assert_eq!(client_address(proxy, &headers, &Trust::default()), proxy);
+///
+/// let trust = Trust { proxies: "10.0.0.0/8".parse()?, ..Trust::default() };
+/// assert_eq!(client_address(proxy, &headers, &trust).to_string(), "203.0.113.7");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub fn client_address(peer: IpAddr, headers: &HeaderMap, trust: &Trust) -> IpAddr {
+    let peer = peer.to_canonical();
+    match &trust.proxies.0 {
+        Trusted::Nobody => peer,
+        Trusted::Networks(networks) if !contain(networks, peer) => peer,
+        Trusted::Networks(networks) => match &trust.header {
+            ForwardedHeader::Single(name) => single(headers, name).unwrap_or(peer),
+            list => walk(peer, networks, entries(headers, list)),
+        },
+        Trusted::Hops(count) => match &trust.header {
+            ForwardedHeader::Single(name) => single(headers, name).unwrap_or(peer),
+            list => entries(headers, list).nth(count.get() - 1).flatten().unwrap_or(peer),
+        },
+    }
+}
+
+fn walk(peer: IpAddr, networks: &[IpNet], entries: impl Iterator<Item = Option<IpAddr>>) -> IpAddr {
+    let mut hop = peer;
+    for entry in entries {
+        match entry {
+            Some(address) => hop = address,
+            None => return hop,
+        }
+        if !contain(networks, hop) {
+            return hop;
+        }
+    }
+    hop
+}
+
+/// The entries of all lines, as if they were joined in order, from the right; `None` where one is no address.
+fn entries<'a>(headers: &'a HeaderMap, header: &ForwardedHeader) -> impl Iterator<Item = Option<IpAddr>> + use<'a> {
+    let read = if *header == ForwardedHeader::Forwarded { entry::forwarded_for } else { entry::address };
+    let lines = headers.get_all(header.name()).iter().rev();
+    lines.flat_map(|line| entry::from_the_right(line.as_bytes())).map(read)
+}
+
+fn single(headers: &HeaderMap, name: &HeaderName) -> Option<IpAddr> {
+    let mut lines = headers.get_all(name).iter();
+    match (lines.next(), lines.next()) {
+        (Some(line), None) => entry::address(line.as_bytes()),
+        _ => None,
+    }
+}
+
+fn contain(networks: &[IpNet], address: IpAddr) -> bool {
+    networks.iter().any(|network| network.contains(&address))
+}

@@ -1,0 +1,306 @@
+//! Limits and what is left of them as response headers. The one place that knows the drafts' syntax.
+
+mod dialect;
+
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use http::header::{HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
+use tallygate::{Algorithm, Limit, Status};
+
+pub use dialect::{Dialect, UnknownDialect};
+
+const RATE_LIMIT: HeaderName = HeaderName::from_static("ratelimit");
+const POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
+const LIMIT: HeaderName = HeaderName::from_static("ratelimit-limit");
+const REMAINING: HeaderName = HeaderName::from_static("ratelimit-remaining");
+const RESET: HeaderName = HeaderName::from_static("ratelimit-reset");
+const X_LIMIT: HeaderName = HeaderName::from_static("x-ratelimit-limit");
+const X_REMAINING: HeaderName = HeaderName::from_static("x-ratelimit-remaining");
+const X_RESET: HeaderName = HeaderName::from_static("x-ratelimit-reset");
+
+/// One limit that was evaluated, and what it answered.
+#[derive(Debug, Clone, Copy)]
+pub struct Line<'a> {
+    /// The policy's name. Any text: what a header cannot hold is percent-encoded.
+    pub policy: &'a str,
+    /// The limit that applied.
+    pub limit: &'a Limit,
+    /// Its answer.
+    pub status: &'a Status,
+}
+
+/// The headers of one response.
+///
+/// All waits come from one number, rounded up: `t`, the older `reset`s and `Retry-After` never disagree, and whoever
+/// waits that long has waited long enough. That number is
+/// - on a denial, the wait after which the same call would pass;
+/// - with nothing left, the wait for the next unit, or for all of them where a status does not tell the next (the
+///   sliding algorithms);
+/// - otherwise the wait until nothing that was used counts any more, so that a client that spreads what remains over it
+///   stays below the limit.
+///
+/// ```
+/// use std::time::Duration;
+/// use tallygate::{Limit, Status};
+/// use tallygate_http::{Dialect, Headers, Line};
+///
+/// let limit: Limit = "100/min".parse()?;
+/// let denied = Status::from_parts(&limit, false, 0, 2_300_000, 60_000_000);
+/// let headers = Headers {
+///     dialect: Dialect::Draft10,
+///     lines: &[Line { policy: "burst", limit: &limit, status: &denied }],
+///     binding: Some(0),
+///     allowed: false,
+///     unix_now: Duration::ZERO,
+/// };
+/// let written: Vec<String> =
+///     headers.render().iter().map(|(name, value)| format!("{name}: {}", value.to_str().unwrap())).collect();
+/// assert_eq!(
+///     written,
+///     [r#"ratelimit-policy: "burst";q=100;w=60"#, r#"ratelimit: "burst";r=0;t=3"#, "retry-after: 3"]
+/// );
+/// # Ok::<(), tallygate::LimitError>(())
+/// ```
+#[derive(Debug, Clone, Copy)]
+pub struct Headers<'a> {
+    /// In which words.
+    pub dialect: Dialect,
+    /// All limits a client should know of; policies in shadow mode are not among them.
+    pub lines: &'a [Line<'a>],
+    /// Which of the lines binds. Without one there is nothing to say but the policies.
+    pub binding: Option<usize>,
+    /// Whether the call may proceed.
+    pub allowed: bool,
+    /// The time since 1970, with its fraction, for [`Dialect::XEpoch`]; nothing else reads it.
+    pub unix_now: Duration,
+}
+
+impl Headers<'_> {
+    /// Sets them on a response.
+    ///
+    /// The lists of [`Dialect::Draft10`] are appended to what a service behind has said of its own limits; everything
+    /// else holds one value and replaces it.
+    pub fn apply(&self, to: &mut HeaderMap) {
+        self.apply_with(None, to);
+    }
+
+    /// The same, with what is constant of the only line, if somebody has it.
+    pub(crate) fn apply_with(&self, constant: Option<&Constant>, to: &mut HeaderMap) {
+        self.each(constant, |name, value| {
+            if self.dialect.is_list() && name != RETRY_AFTER {
+                to.append(name, value);
+            } else {
+                to.insert(name, value);
+            }
+        });
+    }
+
+    /// Each header with its value.
+    pub fn render(&self) -> Vec<(HeaderName, HeaderValue)> {
+        let mut rendered = Vec::with_capacity(5);
+        self.each(None, |name, value| rendered.push((name, value)));
+        rendered
+    }
+
+    fn each(&self, constant: Option<&Constant>, mut write: impl FnMut(HeaderName, HeaderValue)) {
+        let binding = self.binding.and_then(|index| self.lines.get(index));
+        match self.dialect {
+            Dialect::Draft10 => {
+                self.policies(constant, &mut write);
+                if let Some(line) = binding {
+                    let wait = self.wait(line).map(seconds_up);
+                    let parameters = [(";r=", Some(line.status.remaining())), (";t=", wait)];
+                    write(
+                        RATE_LIMIT,
+                        value(match constant {
+                            Some(constant) => item(&constant.quoted, parameters),
+                            None => item(&quoted(line.policy), parameters),
+                        }),
+                    );
+                }
+            }
+            Dialect::Draft7 => {
+                if let Some(line) = binding {
+                    let (limit, left) = (line.limit.capacity(), line.status.remaining());
+                    let text = format!("limit={limit}, remaining={left}, reset={}", seconds_up(self.reset(line)));
+                    write(RATE_LIMIT, value(text));
+                }
+                self.policies(constant, &mut write);
+            }
+            Dialect::Draft6 => {
+                if let Some(line) = binding {
+                    triple([LIMIT, REMAINING, RESET], line, None, seconds_up(self.reset(line)), &mut write);
+                }
+                self.policies(constant, &mut write);
+            }
+            Dialect::XEpoch => {
+                if let Some(line) = binding {
+                    // Added before rounding: two halves of a second rounded apart would end before the wait does.
+                    let at = self.unix_now.saturating_add(self.reset(line));
+                    triple(X_NAMES, line, constant, seconds_up(at), &mut write);
+                }
+            }
+            Dialect::XDelta => {
+                if let Some(line) = binding {
+                    triple(X_NAMES, line, constant, seconds_up(self.reset(line)), &mut write);
+                }
+            }
+            Dialect::Off => {}
+        }
+        if !self.allowed
+            && let Some(wait) = binding.and_then(|line| self.wait(line))
+        {
+            write(RETRY_AFTER, number(seconds_up(wait)));
+        }
+    }
+
+    /// One item for each policy; a policy that applied to several subjects is one policy still.
+    fn policies(&self, constant: Option<&Constant>, mut write: impl FnMut(HeaderName, HeaderValue)) {
+        let item = |line: &Line<'_>| policy_item(self.dialect, line.policy, line.limit);
+        if let [line] = self.lines {
+            return write(POLICY, constant.map_or_else(|| value(item(line)), |constant| constant.value.clone()));
+        }
+        let mut items: Vec<String> = Vec::with_capacity(self.lines.len());
+        for item in self.lines.iter().map(item) {
+            if !items.contains(&item) {
+                items.push(item);
+            }
+        }
+        if !items.is_empty() {
+            write(POLICY, value(items.join(", ")));
+        }
+    }
+
+    /// How long until waiting pays; `None` if it never does, or nothing is used.
+    fn wait(&self, line: &Line<'_>) -> Option<Duration> {
+        let status = line.status;
+        if !self.allowed || !status.allowed() {
+            // At least something: to a denied caller, zero means "again, at once".
+            return status.retry_after().map(|wait| wait.max(Duration::from_micros(1)));
+        }
+        let wait = if status.remaining() == 0 { next_unit(line) } else { status.reset_after() };
+        (!wait.is_zero()).then_some(wait)
+    }
+
+    /// The older drafts and the `X-` headers cannot leave it out.
+    fn reset(&self, line: &Line<'_>) -> Duration {
+        self.wait(line).unwrap_or(line.status.reset_after())
+    }
+}
+
+const SECOND: Duration = Duration::from_secs(1);
+const X_NAMES: [HeaderName; 3] = [X_LIMIT, X_REMAINING, X_RESET];
+
+/// Whole seconds, rounded up: who waits that long has waited long enough.
+///
+/// ```
+/// use std::time::Duration;
+/// use tallygate_http::seconds_up;
+///
+/// assert_eq!(seconds_up(Duration::from_millis(2001)), 3);
+/// assert_eq!(seconds_up(Duration::ZERO), 0);
+/// ```
+pub fn seconds_up(span: Duration) -> u64 {
+    span.as_secs().saturating_add(u64::from(span.subsec_nanos() > 0))
+}
+
+/// How long the capacity is for: until an empty bucket is full, or the window.
+fn period(limit: &Limit) -> Duration {
+    match limit.algorithm() {
+        Algorithm::TokenBucket => limit.full_after(),
+        _ => limit.window(),
+    }
+}
+
+/// With nothing left: until there is a unit, or all of them if that is not known.
+fn next_unit(line: &Line<'_>) -> Duration {
+    let (limit, reset) = (line.limit, line.status.reset_after());
+    if limit.algorithm() != Algorithm::TokenBucket {
+        return reset;
+    }
+    // All units but one take this long, rounded down; the next one takes the rest of the way to full.
+    let all_but_one = u128::from(limit.capacity().saturating_sub(1)) * limit.window().as_micros();
+    let all_but_one = all_but_one.checked_div(u128::from(limit.amount())).unwrap_or(0);
+    let all_but_one = Duration::from_micros(u64::try_from(all_but_one).unwrap_or(u64::MAX));
+    reset.saturating_sub(all_but_one).max(Duration::from_micros(1))
+}
+
+fn triple(
+    [limit, remaining, reset]: [HeaderName; 3],
+    line: &Line<'_>,
+    constant: Option<&Constant>,
+    wait: u64,
+    mut write: impl FnMut(HeaderName, HeaderValue),
+) {
+    write(limit, constant.map_or_else(|| number(line.limit.capacity()), |constant| constant.value.clone()));
+    write(remaining, number(line.status.remaining()));
+    write(reset, number(wait));
+}
+
+/// What the headers of a single line say whatever is left.
+#[derive(Debug, Clone)]
+pub(crate) struct Constant {
+    /// Its policy, or in the `X-` dialects its limit.
+    value: HeaderValue,
+    quoted: String,
+}
+
+impl Constant {
+    /// `None` if nothing is said.
+    pub(crate) fn new(dialect: Dialect, policy: &str, limit: &Limit) -> Option<Self> {
+        let value = match dialect {
+            Dialect::Draft10 | Dialect::Draft7 | Dialect::Draft6 => value(policy_item(dialect, policy, limit)),
+            Dialect::XEpoch | Dialect::XDelta => number(limit.capacity()),
+            Dialect::Off => return None,
+        };
+        Some(Self { value, quoted: quoted(policy) })
+    }
+}
+
+fn policy_item(dialect: Dialect, policy: &str, limit: &Limit) -> String {
+    let period = period(limit);
+    if dialect == Dialect::Draft10 {
+        // A window below a second cannot be said, and rounded to one it would be another policy.
+        let window = Some(period).filter(|period| *period >= SECOND).map(seconds_up);
+        return item(&quoted(policy), [(";q=", Some(limit.capacity())), (";w=", window)]);
+    }
+    // `100;w=60`. The older drafts demand a window, so one below a second is said to be one.
+    format!("{};w={}", limit.capacity(), seconds_up(period))
+}
+
+/// `"name";a=1;b=2` in just the room it takes, so that it becomes a header's value as it lies there.
+fn item(quoted: &str, [first, second]: [(&str, Option<u64>); 2]) -> String {
+    let mut digits = [itoa::Buffer::new(); 2];
+    let [one, two] = &mut digits;
+    let one = first.1.map_or(["", ""], |number| [first.0, one.format(number)]);
+    let two = second.1.map_or(["", ""], |number| [second.0, two.format(number)]);
+    [quoted, one[0], one[1], two[0], two[1]].concat()
+}
+
+/// A structured field's String, which holds printable ASCII only. The rest is percent-encoded, and so is `%`: two names
+/// never look alike.
+fn quoted(name: &str) -> String {
+    let mut text = String::with_capacity(name.len() + 2);
+    text.push('"');
+    for byte in name.bytes() {
+        match byte {
+            b'"' | b'\\' => text.extend(['\\', char::from(byte)]),
+            b' '..=b'~' if byte != b'%' => text.push(char::from(byte)),
+            _ => {
+                let _ = write!(text, "%{byte:02X}");
+            }
+        }
+    }
+    text.push('"');
+    text
+}
+
+/// One allocation, where `HeaderValue::from` makes two.
+fn number(number: u64) -> HeaderValue {
+    HeaderValue::from_str(itoa::Buffer::new().format(number)).expect("digits can be in a header")
+}
+
+fn value(text: String) -> HeaderValue {
+    HeaderValue::try_from(text).expect("names are quoted to printable ASCII, all else is digits")
+}

@@ -1,0 +1,48 @@
+//! What every HTTP edge of Tallygate shares: response headers, problem bodies, the decision as JSON, and who is calling.
+//!
+//! No server, no framework: only `http` types go in and come out, so that the server, the middleware and the
+//! forward-auth endpoint tell a client the same thing in the same words.
+//!
+//! - [`Headers`] renders `RateLimit`, `RateLimit-Policy` and `Retry-After`, or an older [`Dialect`] of them;
+//! - [`Problem`] is the body of a refusal (`application/problem+json`);
+//! - [`Answer`] and [`decision_json`] are the object the server answers and the command line prints;
+//! - [`verdict_headers`], [`verdict_problem`] and [`verdict_json`] do all three for a call under policies;
+//! - [`client_address`] finds the caller behind proxies that are trusted, and believes nobody else.
+//!
+//! ```
+//! use http::HeaderMap;
+//! use std::time::Duration;
+//! use tallygate::{Check, Key, Limit, Limiter, MemoryStore};
+//! use tallygate_http::{Dialect, Headers, Line};
+//!
+//! let limiter = Limiter::new(MemoryStore::new());
+//! let limit: Limit = "100/min fixed_window".parse()?;
+//! let decision = limiter.check_now(Check::new(Key::new("api", "user:42")?, &limit))?;
+//!
+//! let mut response = HeaderMap::new();
+//! Headers {
+//!     dialect: Dialect::Draft10,
+//!     lines: &[Line { policy: "api", limit: &limit, status: decision.binding() }],
+//!     binding: Some(0),
+//!     allowed: decision.allowed(),
+//!     unix_now: Duration::ZERO,
+//! }
+//! .apply(&mut response);
+//! assert_eq!(response["ratelimit-policy"], r#""api";q=100;w=60"#);
+//! assert!(response["ratelimit"].to_str()?.starts_with(r#""api";r=99;t="#));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+mod address;
+mod decision;
+mod digest;
+mod headers;
+mod problem;
+mod verdict;
+
+pub use address::{ForwardedHeader, InvalidProxies, Prefixes, Trust, TrustedProxies, client_address};
+pub use decision::{Answer, NO_POLICY, Part, decision_json, millis_up};
+pub use digest::digest;
+pub use headers::{Dialect, Headers, Line, UnknownDialect, seconds_up};
+pub use problem::Problem;
+pub use verdict::{SOON, VerdictHeaders, verdict_headers, verdict_json, verdict_problem};

@@ -1,0 +1,221 @@
+//! Bodies of refusals: RFC 9457, `application/problem+json`.
+
+use std::time::Duration;
+
+use http::StatusCode;
+use serde_json::{Value, json};
+
+use crate::headers::seconds_up;
+
+/// Why a request was refused, for programs and for people.
+///
+/// ```
+/// use std::time::Duration;
+/// use tallygate_http::Problem;
+///
+/// let problem = Problem::quota_exceeded(&["login"], Some(Duration::from_millis(11_500)));
+/// assert_eq!(problem.status(), 429);
+/// let body = problem.to_json();
+/// assert_eq!(body["violated-policies"], serde_json::json!(["login"]));
+/// assert_eq!(body["detail"], "The quota of `login` is used up; retry in 12 s.");
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Problem {
+    kind: &'static str,
+    title: &'static str,
+    status: StatusCode,
+    detail: String,
+    violated: Option<Vec<String>>,
+}
+
+impl Problem {
+    /// The value of `Content-Type`.
+    pub const CONTENT_TYPE: &'static str = "application/problem+json";
+
+    /// 429: the caller has used up its quota of these policies. No wait means that none will do.
+    pub fn quota_exceeded(violated: &[&str], retry_after: Option<Duration>) -> Self {
+        Self {
+            kind: "https://iana.org/assignments/http-problem-types#quota-exceeded",
+            title: "Request cannot be satisfied as assigned quota has been exceeded",
+            status: StatusCode::TOO_MANY_REQUESTS,
+            detail: match retry_after {
+                Some(wait) => format!("The quota of {} is used up; {}.", listed(violated), retry_in(wait)),
+                None => {
+                    format!("The quota of {} does not allow this request, however long it waits.", listed(violated))
+                }
+            },
+            violated: Some(owned(violated)),
+        }
+    }
+
+    /// 503: the caller did nothing wrong, these policies just cannot be evaluated now.
+    pub fn reduced_capacity(violated: &[&str], retry_after: Option<Duration>) -> Self {
+        let mut detail = format!("The quota of {} cannot be checked at the moment", listed(violated));
+        if let Some(wait) = retry_after {
+            detail = format!("{detail}; {}", retry_in(wait));
+        }
+        Self {
+            kind: "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity",
+            title: "Request cannot be satisfied due to temporary server capacity constraints",
+            status: StatusCode::SERVICE_UNAVAILABLE,
+            detail: detail + ".",
+            violated: Some(owned(violated)),
+        }
+    }
+
+    /// 400: the request makes no sense, and `detail` says what would.
+    pub fn bad_request(detail: impl Into<String>) -> Self {
+        Self::of_status(StatusCode::BAD_REQUEST, detail)
+    }
+
+    /// Nothing more than the status says, titled with its phrase.
+    ///
+    /// ```
+    /// use http::StatusCode;
+    /// use tallygate_http::Problem;
+    ///
+    /// let problem = Problem::of_status(StatusCode::NOT_FOUND, "There is no domain `web`.");
+    /// assert_eq!(
+    ///     problem.to_json().to_string(),
+    ///     r#"{"type":"about:blank","title":"Not Found","status":404,"detail":"There is no domain `web`."}"#
+    /// );
+    /// ```
+    pub fn of_status(status: StatusCode, detail: impl Into<String>) -> Self {
+        let title = status.canonical_reason().unwrap_or("Error");
+        Self { kind: "about:blank", title, status, detail: detail.into(), violated: None }
+    }
+
+    /// The status of the response.
+    pub fn status(&self) -> StatusCode {
+        self.status
+    }
+
+    /// What is wrong with this very request.
+    pub fn detail(&self) -> &str {
+        &self.detail
+    }
+
+    /// The body.
+    pub fn to_json(&self) -> Value {
+        let mut body = json!({
+            "type": self.kind,
+            "title": self.title,
+            "status": self.status.as_u16(),
+            "detail": self.detail,
+        });
+        if let Some(violated) = &self.violated {
+            body["violated-policies"] = json!(violated);
+        }
+        body
+    }
+
+    /// The body as text: that of [`to_json`](Self::to_json), in a fraction of the time. Whoever floods a service is told this
+    /// again and again.
+    pub fn to_text(&self) -> String {
+        let violated = self.violated.as_deref().unwrap_or_default();
+        let names: usize = violated.iter().map(|name| name.len() + 3).sum();
+        let frame = r#"{"type":,"title":,"status":429,"detail":,"violated-policies":[]}""#.len();
+        let room = frame + self.kind.len() + self.title.len() + self.detail.len() + names + 6;
+        let mut text = String::with_capacity(room);
+        text.push_str(r#"{"type":"#);
+        push_string(&mut text, self.kind);
+        text.push_str(r#","title":"#);
+        push_string(&mut text, self.title);
+        text.push_str(r#","status":"#);
+        text.push_str(self.status.as_str());
+        text.push_str(r#","detail":"#);
+        push_string(&mut text, &self.detail);
+        if self.violated.is_some() {
+            text.push_str(r#","violated-policies":["#);
+            for (at, name) in violated.iter().enumerate() {
+                if at > 0 {
+                    text.push(',');
+                }
+                push_string(&mut text, name);
+            }
+            text.push(']');
+        }
+        text.push('}');
+        text
+    }
+}
+
+fn push_string(text: &mut String, string: &str) {
+    if string.bytes().any(|byte| byte < b' ' || matches!(byte, b'"' | b'\\')) {
+        // Rare, and known to be right.
+        return text.push_str(&Value::from(string).to_string());
+    }
+    text.push('"');
+    text.push_str(string);
+    text.push('"');
+}
+
+/// The number that `Retry-After` names.
+fn retry_in(wait: Duration) -> String {
+    format!("retry in {} s", seconds_up(wait).max(1))
+}
+
+fn owned(names: &[&str]) -> Vec<String> {
+    names.iter().map(|&name| name.to_owned()).collect()
+}
+
+fn listed(names: &[&str]) -> String {
+    match names {
+        [] => "this request".to_owned(),
+        names => names.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", "),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_denial_names_the_policies_and_the_wait() {
+        let body = Problem::quota_exceeded(&["burst", "daily"], Some(Duration::ZERO)).to_json();
+        assert_eq!(
+            body,
+            json!({
+                "type": "https://iana.org/assignments/http-problem-types#quota-exceeded",
+                "title": "Request cannot be satisfied as assigned quota has been exceeded",
+                "status": 429,
+                "detail": "The quota of `burst`, `daily` is used up; retry in 1 s.",
+                "violated-policies": ["burst", "daily"],
+            })
+        );
+        let members: Vec<&String> = body.as_object().unwrap().keys().collect();
+        assert_eq!(members, ["type", "title", "status", "detail", "violated-policies"]);
+    }
+
+    #[test]
+    fn no_wait_is_promised_where_none_will_do() {
+        let never = Problem::quota_exceeded(&["upload"], None);
+        assert_eq!(never.detail(), "The quota of `upload` does not allow this request, however long it waits.");
+        let down = Problem::reduced_capacity(&["upload"], None);
+        assert_eq!(down.detail(), "The quota of `upload` cannot be checked at the moment.");
+        assert_eq!(down.status(), 503);
+    }
+
+    #[test]
+    fn the_text_is_that_of_the_json() {
+        for name in ["login", "a\"b\\c", "\u{0}\u{1f}\u{7f}\n", "zoë / ✓", ""] {
+            let wait = Some(Duration::from_secs(7));
+            for problem in [
+                Problem::quota_exceeded(&[name, "x"], wait),
+                Problem::quota_exceeded(&[], None),
+                Problem::reduced_capacity(&[name], wait),
+                Problem::bad_request(name),
+            ] {
+                assert_eq!(problem.to_text(), problem.to_json().to_string());
+            }
+        }
+    }
+
+    #[test]
+    fn text_of_a_caller_stays_inside_its_string() {
+        let body = Problem::bad_request("no `\"},{\u{0}`").to_json().to_string();
+        let back: Value = serde_json::from_str(&body).unwrap();
+        assert_eq!(back["detail"], "no `\"},{\u{0}`");
+        assert_eq!(back["status"], 400);
+    }
+}

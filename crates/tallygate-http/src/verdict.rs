@@ -1,0 +1,121 @@
+//! Verdicts, as HTTP edges tell them: headers, problems, JSON.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::header::RETRY_AFTER;
+use http::{HeaderMap, HeaderValue};
+use serde_json::Value;
+use tallygate::{Mode, Outcome, Policy, Ruling, Source, Status, Verdict};
+
+use crate::headers::Constant;
+use crate::{Answer, Dialect, Headers, Line, Part, Problem};
+
+/// When to come again if nobody knows, as callers are told whom a policy refuses that cannot be evaluated.
+pub const SOON: Duration = Duration::from_secs(1);
+
+/// What a refused caller is told.
+pub fn verdict_problem(verdict: &Verdict) -> Problem {
+    let refuses = |ruling: &&Ruling| ruling.mode() != Mode::Shadow && !ruling.status().allowed();
+    let mut violated: Vec<&str> =
+        verdict.rulings().iter().filter(refuses).map(|ruling| ruling.policy().name()).collect();
+    violated.dedup();
+    match verdict.outcome() {
+        Outcome::Unavailable => Problem::reduced_capacity(&violated, Some(SOON)),
+        _ => {
+            let wait = verdict.binding().and_then(|ruling| ruling.status().retry_after());
+            Problem::quota_exceeded(&violated, wait)
+        }
+    }
+}
+
+/// The headers of a verdict, set on a response. Shadows are left out, and so are limits that nobody could look at: their
+/// numbers would be made up.
+pub fn verdict_headers(verdict: &Verdict, dialect: Dialect, to: &mut HeaderMap) {
+    VerdictHeaders { dialect, constants: Vec::new() }.apply(verdict, to);
+}
+
+/// The same for many verdicts under the same policies: what does not change is written once.
+#[derive(Debug, Clone, Default)]
+pub struct VerdictHeaders {
+    dialect: Dialect,
+    /// By the place of the policy.
+    constants: Vec<Option<Constant>>,
+}
+
+impl VerdictHeaders {
+    /// For verdicts under `policies`, whose rulings name them by their place here.
+    pub fn new(dialect: Dialect, policies: &[Arc<Policy>]) -> Self {
+        let constant = |policy: &Arc<Policy>| Constant::new(dialect, policy.name(), policy.limit()?);
+        Self { dialect, constants: policies.iter().map(constant).collect() }
+    }
+
+    /// The dialect.
+    pub fn dialect(&self) -> Dialect {
+        self.dialect
+    }
+
+    /// Sets them on a response.
+    pub fn apply(&self, verdict: &Verdict, to: &mut HeaderMap) {
+        let (dialect, unix_now) = (self.dialect, self.dialect.unix_now());
+        let outcome = verdict.outcome();
+        let allowed = outcome == Outcome::Allowed;
+        if dialect == Dialect::Off && allowed {
+            return;
+        }
+        if let [ruling] = verdict.rulings() {
+            let line = line(ruling);
+            let binding = line.map(|_| 0);
+            let headers = Headers { dialect, lines: line.as_slice(), binding, allowed, unix_now };
+            headers.apply_with(self.constant(ruling), to);
+        } else {
+            let known = verdict.rulings().iter().filter_map(|ruling| Some((ruling, line(ruling)?)));
+            let (rulings, lines): (Vec<&Ruling>, Vec<Line<'_>>) = known.unzip();
+            let binds = |binding: &Ruling| rulings.iter().position(|one| std::ptr::eq(*one, binding));
+            let binding = verdict.binding().and_then(binds);
+            Headers { dialect, lines: &lines, binding, allowed, unix_now }.apply(to);
+        }
+        if outcome == Outcome::Unavailable {
+            to.insert(RETRY_AFTER, HeaderValue::from(SOON.as_secs()));
+        }
+    }
+
+    /// The same for a call that one policy allowed by its own limit, of which nothing but the status is known.
+    pub fn apply_allowed(&self, place: usize, policy: &Policy, status: &Status, to: &mut HeaderMap) {
+        let (dialect, unix_now) = (self.dialect, self.dialect.unix_now());
+        let Some(limit) = policy.limit().filter(|_| dialect != Dialect::Off) else { return };
+        let lines = &[Line { policy: policy.name(), limit, status }];
+        let headers = Headers { dialect, lines, binding: Some(0), allowed: true, unix_now };
+        headers.apply_with(self.constants.get(place).and_then(Option::as_ref), to);
+    }
+
+    /// What was written for its policy, unless another limit held for the caller.
+    fn constant(&self, ruling: &Ruling) -> Option<&Constant> {
+        let constant = self.constants.get(ruling.place())?.as_ref()?;
+        let own = ruling.limit().zip(ruling.policy().limit()).is_some_and(|(held, own)| std::ptr::eq(held, own));
+        own.then_some(constant)
+    }
+}
+
+/// What a ruling adds to the headers, if it does.
+fn line(ruling: &Ruling) -> Option<Line<'_>> {
+    let made_up = matches!(ruling.source(), Source::OnErrorAllow | Source::OnErrorDeny);
+    if ruling.mode() == Mode::Shadow || made_up {
+        return None;
+    }
+    Some(Line { policy: ruling.policy().name(), limit: ruling.limit()?, status: ruling.status() })
+}
+
+/// The object that every decision answers.
+pub fn verdict_json(verdict: &Verdict) -> Value {
+    let parts: Vec<Part<'_>> = verdict.rulings().iter().map(part).collect();
+    let binding =
+        verdict.binding().and_then(|binding| verdict.rulings().iter().position(|one| std::ptr::eq(one, binding)));
+    let (split, decided_at) = (verdict.split(), verdict.decided_at());
+    Answer { allowed: verdict.allowed(), parts: &parts, binding, split, decided_at }.to_json()
+}
+
+fn part(ruling: &Ruling) -> Part<'_> {
+    let (policy, status, source) = (ruling.policy().name(), ruling.status(), ruling.source());
+    Part { policy, status, source, shadow: ruling.mode() == Mode::Shadow }
+}

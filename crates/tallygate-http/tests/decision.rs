@@ -1,0 +1,133 @@
+//! The decision as JSON: the same members everywhere, in the same order, and no wait rounded down.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on must stop")]
+
+use std::time::Duration;
+
+use proptest::prelude::*;
+use serde_json::{Value, json};
+use tallygate::{Decision, Limit, Source, Status, Statuses, Timestamp};
+use tallygate_http::{Answer, NO_POLICY, Part, decision_json, millis_up};
+
+const MEMBERS: [&str; 7] = ["allowed", "source", "policy", "limit", "remaining", "retry_after_ms", "reset_after_ms"];
+
+fn members(value: &Value) -> Vec<&str> {
+    value.as_object().unwrap().keys().map(String::as_str).collect()
+}
+
+#[test]
+fn a_decision_starts_with_the_limit_that_binds_and_lists_each() {
+    let (minute, day): (Limit, Limit) = ("10/min".parse().unwrap(), "100/day".parse().unwrap());
+    let statuses: Statuses = [
+        Status::from_parts(&minute, false, 0, 5_999_001, 60_000_000),
+        Status::from_parts(&day, true, 40, 0, 51_840_000_000),
+    ]
+    .into_iter()
+    .collect();
+    let decision = Decision::from_statuses(statuses, Source::Store, Timestamp::from_micros(1_700_000_000_000_001));
+    assert_eq!(
+        decision_json(&["minute", "day"], &decision.into_split()).to_string(),
+        json!({
+            "allowed": false,
+            "source": "store",
+            "policy": "minute",
+            "limit": 10,
+            "remaining": 0,
+            "retry_after_ms": 6000,
+            "reset_after_ms": 60_000,
+            "split": true,
+            "decided_at_us": 1_700_000_000_000_001_u64,
+            "statuses": [
+                {
+                    "allowed": false, "source": "store", "policy": "minute", "limit": 10, "remaining": 0,
+                    "retry_after_ms": 6000, "reset_after_ms": 60_000,
+                },
+                {
+                    "allowed": true, "source": "store", "policy": "day", "limit": 100, "remaining": 40,
+                    "retry_after_ms": 0, "reset_after_ms": 51_840_000,
+                },
+            ],
+        })
+        .to_string()
+    );
+}
+
+#[test]
+fn a_wait_that_never_ends_is_null() {
+    let limit: Limit = "0/min".parse().unwrap();
+    let never = Status::from_parts(&limit, false, 0, u64::MAX, 0);
+    let decision = Decision::from_statuses(never.into(), Source::ZeroLimit, Timestamp::from_micros(0));
+    let object = decision_json(&["closed"], &decision);
+    assert_eq!(object["retry_after_ms"], Value::Null);
+    assert_eq!(object["source"], "zero_limit");
+}
+
+#[test]
+fn shadow_parts_are_marked_and_never_bind() {
+    let limit: Limit = "10/min".parse().unwrap();
+    let denied = Status::from_parts(&limit, false, 0, 6_000_000, 60_000_000);
+    let parts = [Part { policy: "trial", status: &denied, source: Source::Store, shadow: true }];
+    let object = Answer { allowed: true, parts: &parts, binding: Some(0), split: false, decided_at: None }.to_json();
+    assert_eq!((&object["allowed"], &object["source"]), (&json!(true), &json!(NO_POLICY)));
+    assert_eq!((&object["policy"], &object["retry_after_ms"]), (&Value::Null, &json!(0)));
+    assert_eq!(object["statuses"][0]["shadow"], true);
+    assert_eq!(object["statuses"][0]["allowed"], false);
+}
+
+#[test]
+fn a_part_without_a_limit_has_no_numbers() {
+    let limit: Limit = "10/min".parse().unwrap();
+    let status = Status::from_parts(&limit, true, 10, 0, 0);
+    let parts = [Part { policy: "staff", status: &status, source: Source::Unlimited, shadow: false }];
+    let object = Answer { allowed: true, parts: &parts, binding: None, split: false, decided_at: None }.to_json();
+    assert_eq!(
+        object["statuses"][0],
+        json!({
+            "allowed": true, "source": "unlimited", "policy": "staff", "limit": null, "remaining": null,
+            "retry_after_ms": 0, "reset_after_ms": 0,
+        })
+    );
+}
+
+#[test]
+fn a_denial_without_a_policy_never_says_at_once() {
+    let object = Answer { allowed: false, parts: &[], binding: None, split: false, decided_at: None }.to_json();
+    assert_eq!((&object["allowed"], &object["retry_after_ms"]), (&json!(false), &Value::Null));
+}
+
+proptest! {
+    #[test]
+    fn every_answer_has_the_same_members(
+        parts in prop::collection::vec(any::<(String, bool, bool, u64, u64)>(), 0..4),
+        binding: Option<usize>, allowed: bool, split: bool,
+    ) {
+        let limit: Limit = "10/min".parse().unwrap();
+        let status = |&(_, _, allowed, retry, reset): &(_, _, _, _, _)| {
+            Status::from_parts(&limit, allowed, 3, retry, reset)
+        };
+        let statuses: Vec<Status> = parts.iter().map(status).collect();
+        let parts: Vec<Part<'_>> = parts.iter().zip(&statuses)
+            .map(|((policy, shadow, ..), status)| Part { policy, status, source: Source::Store, shadow: *shadow })
+            .collect();
+        let binding = binding.map(|index| index % 5);
+        let object = Answer { allowed, parts: &parts, binding, split, decided_at: None }.to_json();
+        let read: Value = serde_json::from_str(&object.to_string()).unwrap();
+        prop_assert_eq!(&read, &object);
+        prop_assert_eq!(&members(&object)[..7], &MEMBERS);
+        prop_assert_eq!(&members(&object)[7..], &["split", "decided_at_us", "statuses"]);
+        prop_assert_eq!(&object["allowed"], &json!(allowed));
+        for (told, part) in object["statuses"].as_array().unwrap().iter().zip(&parts) {
+            let expected: Vec<&str> = MEMBERS.into_iter().chain(part.shadow.then_some("shadow")).collect();
+            prop_assert_eq!(members(told), expected);
+            let wait = told["retry_after_ms"].as_u64().map(Duration::from_millis);
+            prop_assert_eq!(wait.is_some(), part.status.retry_after().is_some());
+            prop_assert!(wait >= part.status.retry_after());
+        }
+    }
+
+    #[test]
+    fn milliseconds_are_the_next_whole_one(secs in 0_u64..1 << 40, nanos in 0_u32..1_000_000_000) {
+        let span = Duration::new(secs, nanos);
+        let up = Duration::from_millis(millis_up(span));
+        prop_assert!(up >= span && up - span < Duration::from_millis(1));
+    }
+}

@@ -1,0 +1,72 @@
+-- sliding_counter: two windows, the previous one weighted by what is left of it.
+-- Twin: tallygate/src/algorithm/sliding_counter.rs
+-- limit: cost, amount (units); window, tick (microseconds)
+-- state: start (microseconds), previous, current (units), and the window and tick it was written under
+local cost, amount, window, tick = struct.unpack('<dddd', packed)
+local ticks = window / tick
+
+-- The two windows as they stand now, made to fit the limit, and how far now is into the current one.
+local start, previous, current, into = now - now % window, 0, 0, now % window
+if value then
+  local version, old_start, old_previous, old_current, old_window, old_tick = struct.unpack('<Bddddd', value)
+  if version ~= 1 or #value ~= 41 or not (old_start >= 0 and old_start < 2 ^ 53 and old_previous >= 0
+    and old_current >= 0 and old_window >= 1 and old_tick >= 1) then
+    error('TALLYGATE_CORRUPT')
+  end
+  local held = now
+  if held < old_start then held = old_start end
+  local latest = held - held % old_window
+  if latest == old_start then
+    previous, current = old_previous, old_current
+  elseif latest == old_start + old_window then
+    previous = old_current
+  end
+  if window == old_window and tick == old_tick and old_start <= now + 2 * window
+    and old_previous <= amount and old_current <= amount then
+    start, into = latest, held - latest
+  else
+    -- What counts as used, in ticks of the window times units.
+    local old_ticks, old_into = old_window / old_tick, held - latest
+    local load = previous * (old_ticks - (old_into - old_into % old_tick) / old_tick) + current * old_ticks
+    previous, current = 0, (load + -load % old_ticks) / old_ticks
+    if current > amount then current = amount end
+    changed = true
+  end
+end
+
+if verb == 'refund' then
+  if charged_at >= start then
+    given = current
+    if given > cost then given = cost end
+    current = current - given
+  end
+  if charged_at + window >= start then
+    local rest = cost - given
+    if rest > previous then rest = previous end
+    previous, given = previous - rest, given + rest
+  end
+  changed = changed or given > 0
+else
+  -- How many ticks of the previous window still count.
+  local weight = ticks - (into - into % tick) / tick
+  local left = amount * ticks - (previous * weight + current * ticks)
+  if left < 0 then left = 0 end
+  remaining = (left - left % ticks) / ticks
+  allowed = remaining >= cost
+  if not allowed then
+    -- The call fits once the weight of the older window has sunk to room / older.
+    local older, room, from = previous, amount - current - cost, start
+    if room < 0 then older, room, from = current, amount - cost, start + window end
+    local product = room * ticks
+    retry_after = from + (ticks - (product - product % older) / older) * tick - now
+  elseif verb == 'take' then
+    current, remaining, changed = current + cost, remaining - cost, true
+  end
+end
+
+if current > 0 then
+  reset_after = start + 2 * window - now
+elseif previous > 0 then
+  reset_after = start + window - now
+end
+changed = changed and struct.pack('<Bddddd', 1, start, previous, current, window, tick)

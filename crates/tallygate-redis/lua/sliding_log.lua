@@ -1,0 +1,136 @@
+-- sliding_log: remembers each admitted call. Twin: tallygate/src/algorithm/sliding_log.rs
+-- limit: cost, amount (units); window (microseconds)
+-- state: a sorted set with one member for each admitted call, its score the microsecond. A member is that microsecond, the
+--   running sum of units before the call, its own units, and the limit's window in milliseconds; big-endian, so that the
+--   members of one microsecond are in the order of their sums. Running sums start over at 10^15: far above any amount,
+--   and exact in a double
+-- Arguments that are known are written as text: a server prints numbers slowly.
+-- A log is too long to be loaded whole, so this twin reads and writes it itself: never more than a binary search, and
+-- never more than a bounded number of members.
+local cost, amount, window = struct.unpack('<ddd', packed)
+
+-- The log as of now, made to fit the limit: when its newest call was and the running sum after it; how many calls no
+-- longer count; the oldest that does, when it was, and the running sums before and after it.
+local newest_at, newest_sum, expired, first_at, first_before, first_sum = nil, 0, 0, nil, 0, 0
+local oldest = redis.call('ZRANGE', key, '0', '1')
+if oldest[1] then
+  local newest = oldest[2] and redis.call('ZRANGE', key, '-1', '-1')[1] or oldest[1]
+  local before, units, old_window
+  newest_at, before, units, old_window = struct.unpack('>I7I7I4I5', newest)
+  newest_sum, old_window = (before + units) % 1000000000000000, old_window * 1000
+  local held = now
+  if held < newest_at then held = newest_at end
+  -- As a rule one of the two oldest is the first that counts.
+  local first = oldest[1]
+  if struct.unpack('>I7', first) + old_window <= held then
+    expired, first = 1, oldest[2]
+    if not first or struct.unpack('>I7', first) + old_window <= held then
+      expired = redis.call('ZCOUNT', key, '-inf', string.format('%.0f', held - old_window))
+      first = redis.call('ZRANGE', key, expired, expired)[1]
+    end
+  end
+  first_before, first_sum = newest_sum, newest_sum
+  if first then
+    first_at, first_before, units = struct.unpack('>I7I7I4', first)
+    first_sum = (first_before + units) % 1000000000000000
+  end
+  if window ~= old_window or newest_at > now + window then
+    local total = (newest_sum - first_before) % 1000000000000000
+    if total > amount then total = amount end
+    newest_at, newest_sum, expired, first_at, first_before, first_sum = now, total, 0, now, 0, total
+    if total == 0 then newest_at = nil end
+    changed = true
+  end
+end
+local total = (newest_sum - first_before) % 1000000000000000
+
+-- What was made to fit is one call of just now. It replaces the log, unless nothing is to be written.
+if changed and verb ~= 'look' then
+  local ttl = string.format('%.0f', 2 * window / 1000 + SLACK)
+  -- Asked of the old log first: if the right to set an end is missing, nothing has changed yet.
+  redis.call('PEXPIRE', key, ttl)
+  redis.call('UNLINK', key)
+  if total > 0 then
+    redis.call('ZADD', key, string.format('%.0f', now), struct.pack('>I7I7I4I5', now, 0, total, window / 1000))
+    redis.call('PEXPIRE', key, ttl)
+  end
+end
+
+if verb == 'refund' then
+  -- The call itself is given back if it is the newest. Otherwise the oldest units are: what is left then counts for
+  -- longest, so a refund never lifts a bound. It walks at most 1000 calls.
+  local held = now
+  if newest_at and newest_at > now then held = newest_at end
+  local newest, newest_before, newest_units
+  if total > 0 and newest_at == charged_at then
+    newest = redis.call('ZRANGE', key, '-1', '-1')[1]
+    newest_before, newest_units = select(2, struct.unpack('>I7I7I4', newest))
+  end
+  if newest and newest_units >= cost then
+    if newest_units > cost then
+      local left = struct.pack('>I7I7I4I5', newest_at, newest_before, newest_units - cost, window / 1000)
+      redis.call('ZADD', key, string.format('%.0f', newest_at), left)
+    end
+    redis.call('ZREM', key, newest)
+    given = cost
+  elseif total > 0 and charged_at + window > held then
+    local walked = redis.call('ZRANGE', key, expired, expired + 999)
+    local gone, left_from = 0, (first_before + cost) % 1000000000000000
+    for i = 1, #walked do
+      local at, before, units = struct.unpack('>I7I7I4', walked[i])
+      given = (before + units - first_before) % 1000000000000000
+      if given > cost then
+        if before ~= left_from then
+          local left = struct.pack('>I7I7I4I5', at, left_from, given - cost, window / 1000)
+          redis.call('ZADD', key, string.format('%.0f', at), left)
+          redis.call('ZREM', key, walked[i])
+        end
+        given = cost
+        break
+      end
+      gone = i
+    end
+    if gone > 0 then redis.call('ZREMRANGEBYRANK', key, expired, expired + gone - 1) end
+  end
+else
+  remaining = amount - total
+  if remaining < 0 then remaining = 0 end
+  allowed = remaining >= cost
+  if not allowed then
+    -- The oldest call up to which enough units count, by binary search.
+    local needed = total + cost - amount
+    if (first_sum - first_before) % 1000000000000000 < needed then
+      local low, high = expired + 1, redis.call('ZCARD', key) - 1
+      while low <= high do
+        local middle = math.floor((low + high) / 2)
+        local at, before, units = struct.unpack('>I7I7I4', redis.call('ZRANGE', key, middle, middle)[1])
+        if (before + units - first_before) % 1000000000000000 >= needed then
+          first_at, high = at, middle - 1
+        else
+          low = middle + 1
+        end
+      end
+    end
+    retry_after = first_at + window - now
+  elseif verb == 'take' then
+    local at = now
+    if newest_at and newest_at > now then at = newest_at end
+    -- Calls of one instant are ordered by their sums: the one whose sum starts over comes later.
+    if newest_sum + cost >= 1000000000000000 and newest_at == at then at = at + 1 end
+    local member = struct.pack('>I7I7I4I5', at, newest_sum, cost, window / 1000)
+    redis.call('ZADD', key, string.format('%.0f', at), member)
+    -- Twice the window, set by the first call of each window: long enough for all the others.
+    if changed or not newest_at or at - at % window ~= newest_at - newest_at % window then
+      local ended = redis.pcall('PEXPIRE', key, string.format('%.0f', 2 * window / 1000 + SLACK))
+      if type(ended) == 'table' and ended.err then
+        -- Rather no call than a log without an end.
+        redis.call('ZREM', key, member)
+        error(ended.err)
+      end
+    end
+    -- More are dropped than are added, so that the log shrinks to what counts.
+    if expired > 0 then redis.call('ZREMRANGEBYRANK', key, '0', math.min(expired, 16) - 1) end
+    remaining, total, newest_at = remaining - cost, total + cost, at
+  end
+  if total > 0 then reset_after = newest_at + window - now end
+end

@@ -1,0 +1,170 @@
+//! One of the stores there are, chosen by a line of text.
+
+use std::time::Duration;
+
+use tallygate::{
+    Check, CounterError, CounterName, CounterOp, CounterValue, Decision, MemoryStore, Store, StoreError, Timestamp,
+};
+
+use crate::store::{ConnectError, RedisStore, RedisStoreBuilder};
+
+/// The store a text names: `memory` for the embedded one, or the URL of a Redis or Valkey server (see
+/// [`StoreUrl`](crate::StoreUrl)). What changes between a laptop and a fleet is that text.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use tallygate::{Check, Key, Limit, Limiter};
+/// use tallygate_redis::AnyStore;
+///
+/// let place = std::env::var("TALLYGATE_STORE").unwrap_or("memory".into()); // or "redis://10.0.0.5:6379"
+/// # let place = { let _ = place; AnyStore::MEMORY };
+/// let limiter = Limiter::new(AnyStore::open(&place).await?);
+/// let limit: Limit = "100/min".parse()?;
+/// assert!(limiter.check(Check::new(Key::new("api", "user:42")?, &limit)).await?.allowed());
+/// # Ok(()) }
+/// ```
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum AnyStore {
+    /// States in this process.
+    Memory(MemoryStore),
+    /// States on a server, which any number of processes share.
+    Redis(Box<RedisStore>),
+}
+
+/// The settings of an [`AnyStore`]. They are those of a server: the embedded store has no use for them.
+#[derive(Debug, Clone)]
+#[must_use = "call `.open().await`"]
+pub struct AnyStoreBuilder {
+    in_memory: bool,
+    server: RedisStoreBuilder,
+}
+
+impl AnyStore {
+    /// The text that names the embedded store.
+    pub const MEMORY: &str = "memory";
+
+    /// Opens the store that `text` names, with the default settings.
+    pub async fn open(text: &str) -> Result<Self, ConnectError> {
+        Self::builder(text).open().await
+    }
+
+    /// A store with other settings.
+    pub fn builder(text: &str) -> AnyStoreBuilder {
+        AnyStoreBuilder { in_memory: text.trim() == Self::MEMORY, server: RedisStore::builder(text) }
+    }
+}
+
+impl AnyStoreBuilder {
+    /// What every key begins with. `tallygate` unless said.
+    pub fn prefix(mut self, prefix: &str) -> Self {
+        self.server = self.server.prefix(prefix);
+        self
+    }
+
+    /// How long a decision may take: connecting, waiting, redirections and retries included. 50 ms unless said.
+    pub fn deadline(mut self, deadline: Duration) -> Self {
+        self.server = self.server.deadline(deadline);
+        self
+    }
+
+    /// How many calls may be under way at once. 1024 unless said.
+    pub fn in_flight(mut self, calls: usize) -> Self {
+        self.server = self.server.in_flight(calls);
+        self
+    }
+
+    /// How long opening a connection may take. One second unless said.
+    pub fn connect_timeout(mut self, timeout: Duration) -> Self {
+        self.server = self.server.connect_timeout(timeout);
+        self
+    }
+
+    /// Opens the store. A prefix that no server would take is an error for the embedded store too: moving to a server
+    /// later changes the text and nothing else.
+    pub async fn open(self) -> Result<AnyStore, ConnectError> {
+        if self.in_memory {
+            self.server.validate_prefix()?;
+            return Ok(MemoryStore::new().into());
+        }
+        Ok(self.server.connect().await?.into())
+    }
+}
+
+impl From<MemoryStore> for AnyStore {
+    fn from(store: MemoryStore) -> Self {
+        Self::Memory(store)
+    }
+}
+
+impl From<RedisStore> for AnyStore {
+    fn from(store: RedisStore) -> Self {
+        Self::Redis(Box::new(store))
+    }
+}
+
+impl Store for AnyStore {
+    fn embedded(&self) -> Option<&MemoryStore> {
+        match self {
+            Self::Memory(store) => Some(store),
+            Self::Redis(_) => None,
+        }
+    }
+
+    async fn check(&self, checks: &[Check<'_>]) -> Result<Decision, StoreError> {
+        match self {
+            Self::Memory(store) => store.check(checks).await,
+            Self::Redis(store) => store.check(checks).await,
+        }
+    }
+
+    async fn peek(&self, checks: &[Check<'_>]) -> Result<Decision, StoreError> {
+        match self {
+            Self::Memory(store) => store.peek(checks).await,
+            Self::Redis(store) => store.peek(checks).await,
+        }
+    }
+
+    async fn refund(&self, check: &Check<'_>, charged_at: Option<Timestamp>) -> Result<u64, StoreError> {
+        match self {
+            Self::Memory(store) => store.refund(check, charged_at).await,
+            Self::Redis(store) => store.refund(check, charged_at).await,
+        }
+    }
+
+    async fn reset(&self, check: &Check<'_>) -> Result<bool, StoreError> {
+        match self {
+            Self::Memory(store) => store.reset(check).await,
+            Self::Redis(store) => store.reset(check).await,
+        }
+    }
+
+    async fn count(&self, name: &CounterName, op: CounterOp) -> Result<CounterValue, CounterError> {
+        match self {
+            Self::Memory(store) => store.count(name, op).await,
+            Self::Redis(store) => store.count(name, op).await,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_text_names_a_store_or_says_why_not() {
+        assert!(matches!(AnyStore::open(" memory\n").await, Ok(AnyStore::Memory(_))));
+        assert!(matches!(AnyStore::open("memroy").await, Err(ConnectError::Url(_))));
+        assert!(matches!(AnyStore::open("http://host").await, Err(ConnectError::Url(_))));
+        let spaced = AnyStore::builder("memory").prefix("a b").open().await;
+        assert!(matches!(spaced, Err(ConnectError::Prefix { .. })));
+        // Nobody listens on port 1.
+        assert!(matches!(AnyStore::open("redis://127.0.0.1:1").await, Err(ConnectError::Store(_))));
+    }
+
+    #[test]
+    fn settings_never_print_a_password() {
+        let printed = format!("{:?}", AnyStore::builder("redis://user:hunter2@h").prefix("p"));
+        assert!(!printed.contains("hunter2"), "{printed}");
+    }
+}

@@ -1,0 +1,243 @@
+//! `/v1/forward-auth`: a proxy asks whether a request of somebody else may pass.
+
+use std::sync::Arc;
+
+use axum::extract::{Extension, RawQuery, State};
+use axum::response::Response;
+use http::header::{HOST, HeaderName};
+use http::{HeaderMap, Method, StatusCode};
+use tallygate::{Ask, Cost, Descriptor, Outcome};
+use tallygate_http::{Prefixes, Problem, client_address, digest, verdict_headers, verdict_problem};
+
+use super::answer::{json_response, problem_response};
+use super::body::{MAX_ENTRIES, MAX_KEY, check_entry};
+use super::question::known_domain;
+use crate::app::App;
+use crate::listen::Peer;
+use crate::metrics::Api;
+
+/// The proxies' names for the method, the target and the host of the request they hold.
+const METHOD: [HeaderName; 2] =
+    [HeaderName::from_static("x-forwarded-method"), HeaderName::from_static("x-original-method")];
+const URI: [HeaderName; 3] = [
+    HeaderName::from_static("x-forwarded-uri"),
+    HeaderName::from_static("x-original-uri"),
+    HeaderName::from_static("x-original-url"),
+];
+const FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
+
+/// The most headers that become entries as they are, and the most that are hashed first: with the four that are always
+/// there, no more than a descriptor may have.
+const MAX_HEADERS: usize = (MAX_ENTRIES - 4) / 2;
+
+/// What the proxy's configuration says, in the query.
+#[derive(Debug)]
+struct Settings {
+    domain: String,
+    deny_status: StatusCode,
+    cost: Cost,
+    /// Headers that become entries as they are, and those that are hashed first.
+    headers: Vec<(HeaderName, bool)>,
+}
+
+/// 200 lets the request pass; anything else is shown to the caller, as far as the proxy can.
+pub(super) async fn answer(
+    State(app): State<Arc<App>>,
+    Extension(peer): Extension<Peer>,
+    method: Method,
+    headers: HeaderMap,
+    RawQuery(query): RawQuery,
+) -> Response {
+    let asked = Settings::read(query.as_deref().unwrap_or_default()).and_then(|settings| {
+        known_domain(&app.policies.load().set, &settings.domain)?;
+        let descriptor = descriptor(&app, peer, &method, &headers, &settings)?;
+        Ok((settings, descriptor))
+    });
+    let (settings, descriptor) = match asked {
+        Ok(asked) => asked,
+        Err(problem) => {
+            app.calls.count_invalid(Api::ForwardAuth);
+            return problem_response(&problem);
+        }
+    };
+    let asks = [Ask::new(descriptor, settings.cost)];
+    let verdict = match app.decide(Api::ForwardAuth, &settings.domain, &asks, None).await {
+        Ok(verdict) => verdict,
+        Err(invalid) => return problem_response(&Problem::bad_request(invalid.to_string())),
+    };
+    let mut response = match verdict.outcome() {
+        Outcome::Allowed => Response::default(),
+        outcome => {
+            let problem = verdict_problem(&verdict);
+            let content_type = http::HeaderValue::from_static(Problem::CONTENT_TYPE);
+            let denied = outcome == Outcome::Denied;
+            let status = if denied { settings.deny_status } else { problem.status() };
+            json_response(status, content_type, &problem.to_json())
+        }
+    };
+    verdict_headers(&verdict, app.dialect, response.headers_mut());
+    response
+}
+
+impl Settings {
+    fn read(query: &str) -> Result<Self, Problem> {
+        const KNOWN: [&str; 5] = ["domain", "deny_status", "cost", "header", "secret"];
+        let mut settings = Self {
+            domain: "default".to_owned(),
+            deny_status: StatusCode::TOO_MANY_REQUESTS,
+            cost: Cost::ONE,
+            headers: Vec::new(),
+        };
+        for (name, value) in form_urlencoded::parse(query.as_bytes()) {
+            match &*name {
+                "domain" => settings.domain = value.into_owned(),
+                "deny_status" => settings.deny_status = deny_status(&value)?,
+                "cost" => {
+                    settings.cost = value.parse().map_err(|error| Problem::bad_request(format!("`cost`: {error}")))?;
+                }
+                "header" => settings.headers.push((header(&value)?, false)),
+                "secret" => settings.headers.push((header(&value)?, true)),
+                unknown => {
+                    let near = tallygate::nearest(unknown, &KNOWN).unwrap_or("domain");
+                    let unknown = unknown.escape_debug();
+                    return Err(Problem::bad_request(format!("`{unknown}` is no parameter: did you mean `{near}`?")));
+                }
+            }
+        }
+        for (kind, secret) in [("header", false), ("secret", true)] {
+            let count = settings.headers.iter().filter(|(_, other)| *other == secret).count();
+            if count > MAX_HEADERS {
+                // One left out silently would be a limit that does not hold.
+                return Err(Problem::bad_request(format!(
+                    "`{kind}` is given {count} times: at most {MAX_HEADERS} headers become entries."
+                )));
+            }
+        }
+        Ok(settings)
+    }
+}
+
+fn deny_status(text: &str) -> Result<StatusCode, Problem> {
+    let refusal = text.parse::<u16>().ok().filter(|code| (400..600).contains(code));
+    let status = refusal.and_then(|code| StatusCode::from_u16(code).ok());
+    status.ok_or_else(|| Problem::bad_request("`deny_status` must be a status from 400 to 599, for example 403."))
+}
+
+fn header(name: &str) -> Result<HeaderName, Problem> {
+    if name.len() > MAX_KEY {
+        return Err(Problem::bad_request(format!("A header's name has at most {MAX_KEY} bytes.")));
+    }
+    name.parse().map_err(|_| Problem::bad_request(format!("`{}` is no header's name.", name.escape_debug())))
+}
+
+/// What the proxy knows of the request: `remote_address`, `method`, `host`, `path`, then the headers asked for.
+fn descriptor(
+    app: &App,
+    peer: Peer,
+    method: &Method,
+    headers: &HeaderMap,
+    settings: &Settings,
+) -> Result<Descriptor, Problem> {
+    let proxy = peer.addr().ip();
+    if !app.trust.proxies.trusts(proxy) {
+        let detail = format!(
+            "{proxy} is not trusted to ask for others: add it to --trusted-proxies (TALLYGATE_TRUSTED_PROXIES)."
+        );
+        // Not 403, which nginx would take for a denial: whoever set this up wrongly should see it.
+        return Err(Problem::of_status(StatusCode::MISDIRECTED_REQUEST, detail));
+    }
+    let caller = Prefixes::default().mask(client_address(proxy, headers, &app.trust));
+    // The first that is there, whatever its bytes: passing over it would believe one that the caller wrote, or none.
+    let first = |names: &[HeaderName]| {
+        names.iter().find_map(|name| Some(String::from_utf8_lossy(headers.get(name)?.as_bytes())))
+    };
+    let uri = first(&URI).unwrap_or("/".into());
+    let path = normal_path(uri.split(['?', '#']).next().unwrap_or("/"));
+    let host = first(&[FORWARDED_HOST, HOST]).unwrap_or_default();
+    let mut entries = vec![
+        ("remote_address".to_owned(), caller),
+        ("method".to_owned(), first(&METHOD).unwrap_or(method.as_str().into()).into_owned()),
+        ("host".to_owned(), host.to_ascii_lowercase()),
+        ("path".to_owned(), path),
+    ];
+    for (name, secret) in &settings.headers {
+        if let Some(value) = headers.get(name) {
+            let value =
+                if *secret { digest(value.as_bytes()) } else { String::from_utf8_lossy(value.as_bytes()).into_owned() };
+            entries.push((name.as_str().to_owned(), value));
+        }
+    }
+    for (key, value) in &mut entries {
+        // A long path is the caller's doing, and must not become an error that lets it pass.
+        if check_entry(key, value).is_err() {
+            *value = digest(value.as_bytes());
+        }
+    }
+    Ok(entries.into_iter().collect())
+}
+
+/// One way to write a path, however it was written: escapes read, `//` and dots resolved. Otherwise `/x/../login` would not
+/// be `/login`, and its limit would not hold.
+fn normal_path(written: &str) -> String {
+    let bytes = percent_decoded(written.as_bytes());
+    let text = String::from_utf8_lossy(&bytes);
+    let mut parts: Vec<&str> = Vec::new();
+    for part in text.split('/') {
+        match part {
+            "" | "." => {}
+            ".." => {
+                parts.pop();
+            }
+            part => parts.push(part),
+        }
+    }
+    let folder = !parts.is_empty() && text.ends_with(['/']);
+    format!("/{}{}", parts.join("/"), if folder { "/" } else { "" })
+}
+
+fn percent_decoded(written: &[u8]) -> Vec<u8> {
+    let digit = |at: usize| written.get(at).and_then(|byte| char::from(*byte).to_digit(16));
+    let mut decoded = Vec::with_capacity(written.len());
+    let mut at = 0;
+    while let Some(&byte) = written.get(at) {
+        match (byte, digit(at + 1), digit(at + 2)) {
+            (b'%', Some(high), Some(low)) => {
+                decoded.push(u8::try_from(high * 16 + low).expect("two digits"));
+                at += 3;
+            }
+            _ => {
+                decoded.push(byte);
+                at += 1;
+            }
+        }
+    }
+    decoded
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn a_path_has_one_form_however_it_is_written() {
+        for written in ["/login", "//login", "/./login", "/x/../login", "/%6Cogin", "/%6cogin", "/../../login", "login"]
+        {
+            assert_eq!(normal_path(written), "/login", "{written}");
+        }
+        assert_eq!(normal_path("/login/"), "/login/");
+        for root in ["", "/", "//", "/..", "/x/.."] {
+            assert_eq!(normal_path(root), "/", "{root}");
+        }
+        assert_eq!(normal_path("/%zz/%4"), "/%zz/%4");
+    }
+
+    proptest! {
+        #[test]
+        fn no_dots_and_no_empty_parts_are_left(written in "[/.a%2fF]{0,24}") {
+            let path = normal_path(&written);
+            prop_assert!(path.starts_with('/') && !path.contains("//"), "{path}");
+            prop_assert!(!path.split('/').any(|part| part == "." || part == ".."), "{path}");
+        }
+    }
+}

@@ -1,0 +1,105 @@
+//! Health and reflection.
+
+use std::time::Duration;
+
+use prost::Message as _;
+use prost_types::FileDescriptorProto;
+use tallygate_testkit::Server;
+use tallygate_testkit::wait::PATIENCE;
+use tonic::codegen::tokio_stream::{StreamExt as _, once};
+use tonic_health::pb::HealthCheckRequest;
+use tonic_health::pb::health_check_response::ServingStatus::{self, NotServing, ServiceUnknown, Serving};
+use tonic_health::pb::health_client::HealthClient;
+use tonic_reflection::pb::v1::server_reflection_client::ServerReflectionClient;
+use tonic_reflection::pb::v1::server_reflection_request::MessageRequest;
+use tonic_reflection::pb::v1::server_reflection_response::MessageResponse;
+use tonic_reflection::pb::{v1, v1alpha};
+
+use super::*;
+use crate::proto::envoy::service::ratelimit::v3::rate_limit_service_server::SERVICE_NAME;
+use crate::store::{Condition, StoreSpec};
+
+fn about(service: &str) -> HealthCheckRequest {
+    HealthCheckRequest { service: service.to_owned() }
+}
+
+async fn health(client: &mut HealthClient<Channel>, service: &str) -> ServingStatus {
+    client.check(about(service)).await.unwrap().into_inner().status()
+}
+
+#[tokio::test]
+async fn health_is_that_of_the_whole_server_and_of_the_service() {
+    let served = Served::common();
+    let mut client = HealthClient::new(served.channel().await);
+    for service in ["", SERVICE_NAME] {
+        assert_eq!(health(&mut client, service).await, Serving);
+    }
+    assert_eq!(client.check(about("other")).await.unwrap_err().code(), tonic::Code::NotFound);
+    served.app.draining.send_replace(true);
+    for service in ["", SERVICE_NAME] {
+        assert_eq!(health(&mut client, service).await, NotServing);
+    }
+}
+
+#[tokio::test]
+async fn whoever_watches_sees_the_store_come_and_go_and_the_server_stop() {
+    let redis = Server::redis().start();
+    let spec = StoreSpec::new(&redis.url()).audit_every(Duration::ZERO);
+    let served = Served::new(app(ServedStore::start(spec).unwrap(), common_policies()));
+    let mut condition = served.app.store().subscribe();
+    tokio::time::timeout(PATIENCE, condition.wait_for(Condition::is_up)).await.unwrap().unwrap();
+    let mut client = HealthClient::new(served.channel().await);
+    let mut watched = client.watch(about(SERVICE_NAME)).await.unwrap().into_inner();
+    let mut next = async || {
+        let change = tokio::time::timeout(PATIENCE, watched.next()).await.expect("a change");
+        change.unwrap().unwrap().status()
+    };
+    assert_eq!(next().await, Serving);
+    redis.kill();
+    assert_eq!(next().await, NotServing);
+    redis.restart();
+    assert_eq!(next().await, Serving);
+    served.app.draining.send_replace(true);
+    assert_eq!(next().await, NotServing);
+
+    let mut unknown = client.watch(about("unknown")).await.unwrap().into_inner();
+    assert_eq!(unknown.next().await.unwrap().unwrap().status(), ServiceUnknown);
+}
+
+#[tokio::test]
+async fn reflection_names_the_services_and_hands_out_their_files() {
+    let served = Served::common();
+    let mut client = ServerReflectionClient::new(served.channel().await);
+    let mut ask = async |message: MessageRequest| {
+        let asked = v1::ServerReflectionRequest { host: String::new(), message_request: Some(message) };
+        let mut answers = client.server_reflection_info(once(asked)).await.unwrap().into_inner();
+        answers.next().await.unwrap().unwrap().message_response.unwrap()
+    };
+    let MessageResponse::ListServicesResponse(listed) = ask(MessageRequest::ListServices(String::new())).await else {
+        panic!("no list of services")
+    };
+    let names: Vec<&str> = listed.service.iter().map(|service| service.name.as_str()).collect();
+    for service in [SERVICE_NAME, "grpc.health.v1.Health"] {
+        assert!(names.contains(&service), "{names:?}");
+        let MessageResponse::FileDescriptorResponse(files) =
+            ask(MessageRequest::FileContainingSymbol(service.to_owned())).await
+        else {
+            panic!("no file of {service}")
+        };
+        let file = FileDescriptorProto::decode(&files.file_descriptor_proto[0][..]).unwrap();
+        assert!(service.starts_with(file.package()), "{}", file.name());
+    }
+}
+
+#[tokio::test]
+async fn older_clients_may_ask_for_reflection_too() {
+    use v1alpha::server_reflection_client::ServerReflectionClient;
+    use v1alpha::server_reflection_request::MessageRequest;
+    let served = Served::common();
+    let message_request = Some(MessageRequest::ListServices(String::new()));
+    let asked = v1alpha::ServerReflectionRequest { host: String::new(), message_request };
+    let mut client = ServerReflectionClient::new(served.channel().await);
+    let mut answers = client.server_reflection_info(once(asked)).await.unwrap().into_inner();
+    let answer = format!("{:?}", answers.next().await.unwrap().unwrap());
+    assert!(answer.contains(SERVICE_NAME), "{answer}");
+}

@@ -1,0 +1,155 @@
+//! From settings to a running server, and to a quiet end.
+
+use std::future::Future;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+use tallygate::{Limiter, MemoryStore};
+use tallygate_config::{Config, Findings};
+use tallygate_redis::ConnectError;
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use crate::admin::{self, Admin};
+use crate::app::App;
+use crate::listen::{self, ListenSettings, ListenStats, Listener, Tls, TlsError};
+use crate::metrics::CallCounters;
+use crate::policies::Loaded;
+use crate::reload::Reloader;
+use crate::settings::Settings;
+use crate::store::ServedStore;
+use crate::{http, rls};
+
+/// The bound ports of a server; one that is `None` is not served.
+#[derive(Debug, Default)]
+pub struct Listeners {
+    /// JSON over HTTP, and forward-auth.
+    pub http: Option<Listener>,
+    /// Envoy's rate limit service.
+    pub grpc: Option<Listener>,
+    /// Metrics and what operators ask.
+    pub admin: Option<Listener>,
+}
+
+/// What happens to a server.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub enum Event<'e> {
+    /// It serves.
+    Ready,
+    /// The files are about to be read again.
+    Reloading,
+    /// They were, or why the old ones stay in force.
+    Reloaded(Result<(), &'e str>),
+    /// It takes no new connections, and ends when those there are have finished.
+    Draining,
+}
+
+/// Why a server did not start.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RunError {
+    /// The policies are wrong.
+    #[error("{0}")]
+    Policies(Findings),
+    /// The store's URL or prefix is wrong.
+    #[error(transparent)]
+    Store(#[from] ConnectError),
+    /// The certificates cannot be used.
+    #[error(transparent)]
+    Tls(#[from] TlsError),
+    /// The admin listener would be open to others.
+    #[error(
+        "the admin listener on {address} can be reached from other machines: give it a token \
+         (--token-file or TALLYGATE_TOKEN), or let it listen on 127.0.0.1"
+    )]
+    OpenAdmin {
+        /// Where it would listen.
+        address: SocketAddr,
+    },
+}
+
+/// How many callers are told apart while the store is away; those beyond share states.
+const LOCAL_KEYS: usize = 100_000;
+
+/// In bytes: more than all headers that a proxy accepts, many times over.
+const LARGEST_MESSAGE: usize = 1024 * 1024;
+
+/// Serves until `shutdown` is ready; then says so on `/readyz`, lets what is under way finish, and ends.
+pub async fn run(
+    settings: Settings,
+    listeners: Listeners,
+    shutdown: impl Future<Output = ()> + Send,
+) -> Result<(), RunError> {
+    if let Some(admin) = listeners.admin.as_ref().filter(|admin| !admin.is_loopback() && settings.token.is_none()) {
+        return Err(RunError::OpenAdmin { address: admin.local_addr() });
+    }
+    let texts = settings.policies.as_deref().map(tallygate_config::read).transpose().map_err(RunError::Policies)?;
+    let config = match &texts {
+        Some(texts) => Config::from_texts(texts).map_err(RunError::Policies)?,
+        None => Config::built_in(),
+    };
+    for warning in &config.warnings {
+        tracing::warn!("{warning}");
+    }
+    let tls = settings.tls.clone().map(Tls::load).transpose()?;
+    let app = Arc::new(App {
+        limiter: Limiter::new(ServedStore::start(settings.store.clone())?),
+        policies: ArcSwap::from_pointee(Loaded::new(config.policies, None)),
+        local: MemoryStore::builder().capacity(LOCAL_KEYS).build(),
+        calls: CallCounters::default(),
+        dialect: settings.dialect,
+        trust: settings.trust.clone(),
+        token: settings.token.clone(),
+        draining: watch::Sender::new(false),
+    });
+    let on_event = Arc::clone(&settings.on_event);
+    let (path, texts) = (settings.policies.clone(), texts.unwrap_or_default());
+    let reloader = Reloader::new(Arc::clone(&app), path, texts, tls.clone(), Arc::clone(&on_event));
+    let reloader = Arc::new(reloader);
+
+    let stop = CancellationToken::new();
+    let watch = tokio::spawn(Arc::clone(&reloader).watch(Arc::clone(&settings.reload.0), stop.clone()));
+    let stats: Arc<[(&'static str, Arc<ListenStats>)]> =
+        ["http", "grpc", "admin"].map(|name| (name, Arc::new(ListenStats::default()))).into();
+    let admin = Admin { app: Arc::clone(&app), reloader, listeners: Arc::clone(&stats) };
+    // What a proxy forwards of long headers must not become an error: it would let the request pass.
+    let grpc = ListenSettings { max_body: LARGEST_MESSAGE, ..settings.listen.clone() };
+    let routers = [
+        (listeners.http, settings.listen.clone(), http::router(Arc::clone(&app))),
+        (listeners.grpc, grpc.clone(), rls::router(Arc::clone(&app), &grpc)),
+        (listeners.admin, settings.listen.clone(), admin::router(admin)),
+    ];
+    let traced = |router| match &settings.traces {
+        Some(traces) => traces.wrap(router),
+        None => router,
+    };
+    let mut servers = JoinSet::new();
+    for ((listener, listen, router), (name, stats)) in routers.into_iter().zip(stats.to_vec()) {
+        let Some(listener) = listener else { continue };
+        let (router, tls, stop) = (traced(router), tls.clone(), stop.clone());
+        servers.spawn(async move { listen::serve(listener, name, router, &listen, tls, stop, stats).await });
+    }
+    on_event(Event::Ready);
+
+    shutdown.await;
+    // Whoever asks for readiness learns it before the ports close.
+    app.draining.send_replace(true);
+    on_event(Event::Draining);
+    tracing::info!("draining: no new work, what is under way may finish");
+    tokio::time::sleep(settings.notice).await;
+    stop.cancel();
+    let mut cut = 0;
+    while let Some(ended) = servers.join_next().await {
+        cut += ended.unwrap_or(0);
+    }
+    if cut > 0 {
+        tracing::warn!(connections = cut, "stopped; connections that did not finish in time were cut");
+    } else {
+        tracing::info!("stopped; everything under way was finished");
+    }
+    watch.abort();
+    Ok(())
+}

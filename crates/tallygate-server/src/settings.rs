@@ -1,0 +1,71 @@
+//! How a server is set up.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tallygate_http::{Dialect, Trust, TrustedProxies};
+use tokio::sync::Notify;
+
+use crate::Event;
+use crate::listen::{ListenSettings, TlsSettings};
+use crate::store::StoreSpec;
+use crate::telemetry::Traces;
+use crate::token::Token;
+
+/// How a server is set up. [`Settings::default`] serves the built-in policy on the embedded store.
+#[derive(Clone)]
+pub struct Settings {
+    /// A policy file, or a folder of them; `None` for the built-in policy. Watched for changes.
+    pub policies: Option<PathBuf>,
+    /// Where states live.
+    pub store: StoreSpec,
+    /// In which words limits are told in headers.
+    pub dialect: Dialect,
+    /// Whom forward-auth believes. Proxies on this machine unless said.
+    pub trust: Trust,
+    /// What opens reset and the admin listener.
+    pub token: Option<Token>,
+    /// Certificates for all listeners; `None` for plain text.
+    pub tls: Option<TlsSettings>,
+    /// Times and caps of each listener.
+    pub listen: ListenSettings,
+    /// How long `/readyz` says no before the ports close, so that whoever sends calls here can turn away.
+    pub notice: Duration,
+    /// Traces every decision, if there is a collector.
+    pub traces: Option<Traces>,
+    /// Asks for the files to be read again.
+    pub reload: ReloadTrigger,
+    /// Told what happens.
+    pub on_event: Arc<dyn Fn(Event<'_>) + Send + Sync>,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        let loopback = "127.0.0.0/8, ::1/128".parse::<TrustedProxies>().expect("two networks");
+        Self {
+            policies: None,
+            store: StoreSpec::new("memory"),
+            dialect: Dialect::default(),
+            trust: Trust { proxies: loopback, ..Trust::default() },
+            token: None,
+            tls: None,
+            listen: ListenSettings::default(),
+            notice: Duration::from_millis(500),
+            traces: None,
+            reload: ReloadTrigger::default(),
+            on_event: Arc::new(|_| {}),
+        }
+    }
+}
+
+/// Asks a server to read its files again, as SIGHUP does.
+#[derive(Debug, Clone, Default)]
+pub struct ReloadTrigger(pub(crate) Arc<Notify>);
+
+impl ReloadTrigger {
+    /// Asks now. If the server is busy with an earlier one, it starts over after it.
+    pub fn fire(&self) {
+        self.0.notify_one();
+    }
+}

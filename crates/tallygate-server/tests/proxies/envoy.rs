@@ -1,0 +1,174 @@
+//! Envoy and its rate limit service.
+
+use serde_json::{Value, json};
+use tallygate_testkit::wait::{PATIENCE, until};
+use tallygate_testkit::{Proxy, Tool};
+
+use crate::caller::{Answer, Caller};
+use crate::rig::{Rig, changed, example};
+
+/// Seven calls for each address, three for each user, none of which come back this year; one delete before the trial
+/// would refuse; a thousand tokens and fifteen hundred bytes.
+fn start(changes: &[(&str, &str)]) -> Option<Rig> {
+    if !Tool::Envoy.available() {
+        return None;
+    }
+    let edge = [
+        ("unit: minute", "unit: year"),
+        ("requests_per_unit: 100 ", "requests_per_unit: 7 "),
+        ("requests_per_unit: 50 ", "requests_per_unit: 3 "),
+        ("requests_per_unit: 10 ", "requests_per_unit: 1 "),
+    ];
+    let after = [("100000/h", "1000/365d"), ("1000000000/h", "1500/365d")];
+    let policies = [
+        ("edge.yaml", changed(example("envoy/policies/edge.yaml"), &edge)),
+        ("after.yaml", changed(example("envoy/policies/after.yaml"), &after)),
+    ];
+    Some(Rig::start(&policies, |filler, port| {
+        // A busy machine is not what is tested.
+        let patient = changed(filler.example("envoy/envoy.yaml"), &[("timeout: 0.05s", "timeout: 10s")]);
+        let config = changed(patient, changes);
+        Proxy::envoy(&config, &[port])
+    }))
+}
+
+fn statuses<const N: usize>(ask: impl Fn() -> Answer) -> [u16; N] {
+    std::array::from_fn(|_| ask().status)
+}
+
+/// Refused by this policy, with all that a caller should know.
+#[track_caller]
+fn assert_refused(answer: &Answer, policy: &str) {
+    assert_eq!(answer.status, 429, "{answer:?}");
+    assert_eq!(answer.header("content-type"), Some("application/problem+json"));
+    let wait: u64 = answer.header("retry-after").expect("it is there").parse().unwrap();
+    assert!(wait > 0);
+    assert_eq!(answer.header("ratelimit"), Some(format!("\"{policy}\";r=0;t={wait}").as_str()));
+    assert!(answer.header("ratelimit-policy").unwrap().contains(&format!("\"{policy}\";q=")));
+    let problem = answer.json();
+    assert_eq!(problem["status"], 429);
+    assert_eq!(problem["violated-policies"], Value::from(vec![policy]));
+}
+
+#[test]
+fn envoy_refuses_an_address_over_its_limit_whatever_it_pretends() {
+    let Some(rig) = start(&[]) else { return };
+    let pretend = |last: u8, at: usize| {
+        let posed = format!("203.0.113.{at}");
+        let headers =
+            [("x-forwarded-for", posed.as_str()), ("x-envoy-external-address", &posed), ("x-real-ip", &posed)];
+        Caller::new(last).get_with(rig.addr(), "/a", &headers)
+    };
+    for at in 0..7 {
+        let passed = pretend(2, at);
+        assert_eq!((passed.status, passed.body.as_str()), (200, "from behind"));
+        assert_eq!(passed.header("content-type"), Some("text/x-service"));
+        assert_eq!(passed.header("retry-after"), None);
+        let left = format!("\"masked_remote_address\";r={};t=", 6 - at);
+        assert!(passed.header("ratelimit").unwrap().starts_with(&left), "{passed:?}");
+    }
+    assert_eq!(rig.served().len(), 7);
+    assert_refused(&pretend(2, 7), "masked_remote_address");
+    assert_eq!(rig.served(), [""; 0]);
+    assert_eq!(Caller::new(3).get(rig.addr(), "/").status, 200);
+}
+
+#[test]
+fn envoy_believes_a_proxy_in_front_that_it_counts() {
+    let hop = ("use_remote_address: true", "use_remote_address: true\n                xff_num_trusted_hops: 1");
+    let Some(rig) = start(&[hop]) else { return };
+    let from = |chain: &str| Caller::new(9).get_with(rig.addr(), "/", &[("x-forwarded-for", chain)]).status;
+    assert_eq!([(); 7].map(|()| from("6.6.6.6, 203.0.113.1")), [200; 7]);
+    assert_eq!([from("7.7.7.7, 203.0.113.1"), from("203.0.113.1"), from("203.0.113.2")], [429, 429, 200]);
+}
+
+#[test]
+fn envoy_refuses_a_user_over_the_limit_from_wherever() {
+    let Some(rig) = start(&[]) else { return };
+    let by = |last: u8, user: &str| Caller::new(last).get_with(rig.addr(), "/", &[("x-user", user)]);
+    assert_eq!([by(2, "ann").status, by(3, "ann").status, by(4, "ann").status], [200; 3]);
+    assert_refused(&by(5, "ann"), "user");
+    assert_eq!(by(5, "bob").status, 200);
+}
+
+#[test]
+fn envoy_charges_a_route_what_it_costs_however_it_is_written() {
+    let Some(rig) = start(&[]) else { return };
+    for (last, path) in (2..).zip(["/search", "//search", "/%73earch", "/x/../search", "/./search?q=1"]) {
+        let passed = Caller::new(last).get(rig.addr(), path);
+        assert_eq!(passed.status, 200);
+        assert!(
+            passed.header("ratelimit").unwrap().starts_with("\"masked_remote_address\";r=2;"),
+            "{path}: {passed:?}"
+        );
+    }
+    assert_refused(&Caller::new(2).get(rig.addr(), "/search"), "masked_remote_address");
+}
+
+#[test]
+fn envoy_charges_afterwards_what_a_call_has_cost() {
+    let Some(rig) = start(&[]) else { return };
+    let ask = || Caller::new(2).get_with(rig.addr(), "/llm", &[("x-user", "ann")]);
+    let left = |left: u64| {
+        let what = format!("{left} tokens to be left");
+        until(&what, PATIENCE, || (rig.tallygate.remaining("llm", &json!({"user": "ann"})) == [left]).then_some(()));
+    };
+    assert_eq!(ask().status, 200);
+    left(400);
+    assert_eq!(ask().status, 200);
+    left(0);
+    assert_refused(&ask(), "tokens-per-user");
+    assert_eq!(rig.served(), ["/llm"; 2]);
+    let nobody = Caller::new(2).get(rig.addr(), "/llm");
+    assert!(nobody.header("ratelimit").unwrap().starts_with("\"masked_remote_address\";r=6;"), "{nobody:?}");
+
+    let download = || Caller::new(2).get(rig.addr(), "/downloads/kilobyte");
+    let left = |left: u64| {
+        let (what, address) = (format!("{left} bytes to be left"), json!({"masked_remote_address": "127.0.0.2/32"}));
+        until(&what, PATIENCE, || (rig.tallygate.remaining("downloads", &address) == [left]).then_some(()));
+    };
+    assert_eq!(download().body.len(), 1000);
+    left(500);
+    assert_eq!(download().body.len(), 1000);
+    left(0);
+    assert_refused(&download(), "bytes-per-address");
+    assert_eq!(Caller::new(3).get(rig.addr(), "/downloads/kilobyte").status, 200);
+}
+
+#[test]
+fn envoy_lets_pass_what_only_a_limit_on_trial_would_refuse() {
+    let Some(rig) = start(&[]) else { return };
+    let delete = || Caller::new(2).send(rig.addr(), "DELETE", "/", &[("x-user", "ann")]);
+    assert_eq!(statuses(delete), [200; 3]);
+    let trial = json!({"method": "DELETE", "user": "ann"});
+    assert_eq!(rig.tallygate.remaining("edge", &trial), [0], "it was counted");
+    assert_refused(&delete(), "user");
+}
+
+#[test]
+fn envoy_tells_a_grpc_caller_that_resources_are_exhausted() {
+    let Some(rig) = start(&[]) else { return };
+    let call = || Caller::new(2).call(rig.addr(), "/shop.Shop/Buy");
+    for _ in 0..7 {
+        let passed = call();
+        assert_eq!((passed.status, passed.header("content-type")), (200, Some("text/x-service")));
+    }
+    let refused = call();
+    assert_eq!((refused.status, refused.header("grpc-status")), (200, Some("8")), "{refused:?}");
+    assert_eq!(refused.header("content-type"), Some("application/grpc"));
+    assert!(refused.header("retry-after").is_some() && refused.header("ratelimit").is_some());
+    assert!(refused.header("grpc-message").unwrap().contains("masked_remote_address"), "{refused:?}");
+    assert_eq!(rig.served().len(), 7);
+}
+
+#[test]
+fn envoy_lets_pass_or_refuses_while_tallygate_is_away() {
+    let denying = ("failure_mode_deny: false", "failure_mode_deny: true");
+    for (changes, away) in [(&[][..], 200), (&[denying][..], 500)] {
+        let Some(mut rig) = start(changes) else { return };
+        let get = |rig: &Rig| Caller::new(2).get(rig.addr(), "/").status;
+        assert_eq!(get(&rig), 200);
+        rig.tallygate.stop();
+        assert_eq!([get(&rig), get(&rig)], [away; 2]);
+    }
+}

@@ -1,0 +1,93 @@
+//! A store that dies, hangs, or never lets us in.
+
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+use tallygate_server::store::StoreSpec;
+use tallygate_testkit::Server;
+use tallygate_testkit::http::request;
+
+use crate::served::{Served, body, until};
+
+const POLICIES: &str = "
+policies:
+  - {name: open, domain: open, limit: 2/h, on_error: allow}
+  - {name: closed, domain: closed, limit: 2/h, on_error: deny}
+  - {name: own, domain: own, limit: 2/h, on_error: local}
+";
+
+fn served(url: &str) -> Served {
+    Served::start(POLICIES, |settings| settings.store = StoreSpec::new(url))
+}
+
+fn ready(server: &Served) -> bool {
+    request(server.http, "GET", "/readyz", &[], b"").status == 200
+}
+
+fn ask(server: &Served, domain: &str) -> (u16, String, Duration) {
+    let began = clock();
+    let answer = server.post("/v1/check", &json!({"domain": domain, "descriptors": [{"user": "1"}]}));
+    (answer.status, body(&answer)["source"].as_str().unwrap().to_owned(), began.elapsed())
+}
+
+#[expect(clippy::disallowed_methods, reason = "a stopwatch: it decides nothing")]
+fn clock() -> Instant {
+    Instant::now()
+}
+
+/// Every policy answers as it was told to, and nobody waits much longer than the deadline of 15 ms.
+fn answers_follow_on_error(server: &Served) {
+    assert_eq!(request(server.http, "GET", "/livez", &[], b"").status, 200);
+    let answers = |domain: &str| [ask(server, domain), ask(server, domain), ask(server, domain)];
+    let check = |domain: &str, expected: [(u16, &str); 3]| {
+        let answers = answers(domain);
+        let seen: Vec<(u16, &str)> = answers.iter().map(|(status, source, _)| (*status, source.as_str())).collect();
+        assert_eq!(seen, expected, "{domain}");
+        let slowest = answers.iter().map(|(.., took)| *took).max().unwrap();
+        assert!(slowest < Duration::from_millis(250), "{domain}: {slowest:?}");
+    };
+    check("open", [(200, "on_error_allow"); 3]);
+    check("closed", [(503, "on_error_deny"); 3]);
+    check("own", [(200, "on_error_local"), (200, "on_error_local"), (429, "on_error_local")]);
+}
+
+#[test]
+fn a_killed_redis_turns_readiness_red_and_policies_answer_for_themselves() {
+    let redis = Server::redis().start();
+    let server = served(&redis.url());
+    until("the store", || ready(&server));
+    assert_eq!(ask(&server, "closed").1, "store");
+    redis.kill();
+    until("red", || !ready(&server));
+    let anyway = request(server.http, "GET", "/readyz?store=optional", &[], b"");
+    assert_eq!(anyway.status, 200, "on_error answers here, and nowhere else if everybody turns away");
+    answers_follow_on_error(&server);
+    redis.restart();
+    until("green", || ready(&server));
+    assert_eq!(ask(&server, "closed").1, "store");
+}
+
+#[test]
+fn a_hung_redis_costs_nobody_more_than_the_deadline() {
+    let redis = Server::redis().start();
+    let server = served(&redis.url());
+    until("the store", || ready(&server));
+    redis.stop();
+    answers_follow_on_error(&server);
+    until("red", || !ready(&server));
+    redis.cont();
+    until("green", || ready(&server));
+}
+
+#[test]
+fn a_wrong_password_at_the_start_is_no_reason_not_to_start() {
+    let redis = Server::redis().password("right").start();
+    let server = served(&format!("redis://:wrong@127.0.0.1:{}", redis.port()));
+    answers_follow_on_error(&server);
+    let red = request(server.http, "GET", "/readyz", &[], b"");
+    assert_eq!(red.status, 503);
+    let reason = || request(server.http, "GET", "/readyz", &[], b"").text().to_owned();
+    until("the reason", || reason().contains("password is wrong"));
+    assert!(!reason().contains("wrong@"), "{}", reason());
+    assert_eq!(server.metric("tallygate_store_up"), Some(0.0));
+}

@@ -1,0 +1,300 @@
+//! The store a server works with, before real servers that come late, hang, crash and refuse.
+
+use std::time::Duration;
+
+use tallygate::{Check, CounterName, CounterOp, CounterValue, Key, Limit, MemoryStore, Store, StoreError};
+use tallygate_redis::ConnectError;
+use tallygate_server::store::{Condition, ServedStore, StoreSpec};
+use tallygate_testkit::Server;
+use tokio::time::{Instant, timeout};
+
+/// Generous: test machines are small and busy.
+const PATIENCE: Duration = Duration::from_secs(20);
+/// Longer than that of production, so that a busy test machine is not taken for a failing store.
+const DEADLINE: Duration = Duration::from_millis(100);
+
+fn limit() -> Limit {
+    "1000/h fixed_window".parse().expect("a limit")
+}
+
+fn serve(server: &Server) -> ServedStore {
+    ServedStore::start(StoreSpec::new(&server.url()).deadline(DEADLINE).audit_every(Duration::ZERO))
+        .expect("a sound URL")
+}
+
+/// Waits for a condition of the store.
+async fn wait_for(store: &ServedStore, what: &str, wanted: impl FnMut(&Condition) -> bool) -> Duration {
+    let began = Instant::now();
+    let mut changes = store.subscribe();
+    let seen = timeout(PATIENCE, changes.wait_for(wanted)).await;
+    assert!(seen.is_ok(), "waited {PATIENCE:?} until {what}; now {:?}", store.condition());
+    began.elapsed()
+}
+
+async fn up(store: &ServedStore) -> Duration {
+    wait_for(store, "it is up", Condition::is_up).await
+}
+
+async fn down(store: &ServedStore) -> Duration {
+    wait_for(store, "it is down", |condition| !condition.is_up()).await
+}
+
+async fn check(store: &impl Store) -> Result<u64, StoreError> {
+    let limit = limit();
+    let checks = [Check::new(Key::new("api", "someone").expect("a short key"), &limit)];
+    store.check(&checks).await.map(|decision| decision.binding().remaining())
+}
+
+fn errors(store: &ServedStore, kind: &str) -> u64 {
+    store.stats().errors().into_iter().find(|(name, _)| *name == kind).map_or(0, |(_, count)| count)
+}
+
+fn timed(store: &ServedStore, op: &str) -> u64 {
+    store.stats().durations().into_iter().find(|(name, _)| *name == op).map_or(0, |(_, took)| took.snapshot().2)
+}
+
+#[tokio::test]
+async fn it_starts_before_its_server_and_works_once_that_is_there() {
+    let server = Server::redis().start();
+    server.kill();
+    let store = serve(&server);
+    assert!(!store.up());
+    let began = Instant::now();
+    let Err(StoreError::Unavailable { .. }) = check(&store).await else { panic!("there is no server") };
+    assert!(began.elapsed() < DEADLINE, "nobody waits for a connection: {:?}", began.elapsed());
+    wait_for(&store, "the reason is known", |condition| {
+        matches!(condition, Condition::Down { because } if because.to_string().contains(&server.addr().to_string()))
+    })
+    .await;
+
+    server.restart();
+    up(&store).await;
+    assert_eq!(check(&store).await, Ok(999));
+    assert!(errors(&store, "unavailable") >= 1);
+    assert_eq!(timed(&store, "check"), 1, "what was never sent is not timed");
+}
+
+#[tokio::test]
+async fn a_url_or_prefix_that_cannot_be_right_is_an_error_at_once() {
+    let start = |spec| ServedStore::start(spec).map(|_| ());
+    assert!(matches!(start(StoreSpec::new("http://h")), Err(ConnectError::Url(_))));
+    assert!(matches!(start(StoreSpec::new("redis://h").prefix("a b")), Err(ConnectError::Prefix { .. })));
+    assert!(matches!(start(StoreSpec::new("memory").prefix("")), Err(ConnectError::Prefix { .. })));
+}
+
+#[tokio::test]
+async fn a_wrong_password_is_told_with_its_remedy_until_it_is_right() {
+    let server = Server::redis().password("right").start();
+    let url = server.url().replace("right", "hunter2");
+    let store = ServedStore::start(StoreSpec::new(&url).deadline(DEADLINE)).unwrap();
+    let refused = |because: &StoreError| matches!(because, StoreError::Refused { .. });
+    wait_for(&store, "it is refused", |condition| matches!(condition, Condition::Down { because } if refused(because)))
+        .await;
+    let Err(StoreError::Refused { reason, remedy }) = check(&store).await else { panic!("the password is wrong") };
+    assert!(remedy.contains("password"), "{remedy}");
+    assert!(!format!("{reason} {remedy} {store:?}").contains("hunter2"), "{reason} {remedy} {store:?}");
+    assert!(!store.breaker_open(), "the remedy must reach the callers");
+    assert_eq!(errors(&store, "refused"), 1);
+
+    server.command(&["CONFIG", "SET", "requirepass", "hunter2"]);
+    up(&store).await;
+    assert_eq!(check(&store).await, Ok(999));
+}
+
+#[tokio::test]
+async fn a_password_that_is_changed_later_is_told_too() {
+    let server = Server::redis().password("right").start();
+    let store = serve(&server);
+    up(&store).await;
+    let mut control = server.connect().unwrap();
+    assert!(!control.call(&["CONFIG", "SET", "requirepass", "other"]).unwrap().is_error());
+    assert!(!control.call(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]).unwrap().is_error());
+    wait_for(&store, "it is refused", |condition| {
+        matches!(condition, Condition::Down { because: StoreError::Refused { .. } })
+    })
+    .await;
+    assert!(matches!(check(&store).await, Err(StoreError::Refused { .. })));
+    assert!(!control.call(&["CONFIG", "SET", "requirepass", "right"]).unwrap().is_error());
+    up(&store).await;
+    assert_eq!(check(&store).await, Ok(999));
+}
+
+#[tokio::test]
+async fn a_crash_is_noticed_within_a_second_and_so_is_the_return() {
+    let server = Server::redis().start();
+    let store = serve(&server);
+    up(&store).await;
+    assert_eq!(check(&store).await, Ok(999));
+    server.kill();
+    let noticed = down(&store).await;
+    assert!(noticed < Duration::from_millis(1500), "without a single call: {noticed:?}");
+    assert!(store.breaker_open());
+    assert!(matches!(check(&store).await, Err(StoreError::Unavailable { .. })));
+
+    server.restart();
+    let back = up(&store).await;
+    assert!(back < Duration::from_secs(2), "{back:?}");
+    assert!(!store.breaker_open());
+    assert_eq!(check(&store).await, Ok(999), "a server without a disk has forgotten");
+}
+
+#[tokio::test]
+async fn a_hung_server_costs_a_deadline_each_until_the_breaker_opens_and_nothing_then() {
+    let server = Server::redis().start();
+    let store = serve(&server);
+    up(&store).await;
+    assert_eq!(check(&store).await, Ok(999));
+    server.stop();
+    let hung = Instant::now();
+    let mut waited = 0;
+    while !store.breaker_open() {
+        let began = Instant::now();
+        let answer = check(&store).await;
+        let took = began.elapsed();
+        assert!(answer.is_err(), "{answer:?}");
+        assert!(took < DEADLINE + Duration::from_millis(100), "{took:?}");
+        waited += 1;
+    }
+    assert!((1..=5).contains(&waited), "{waited} callers found out for themselves");
+
+    let began = Instant::now();
+    for _ in 0..1000 {
+        let Err(StoreError::Unavailable { reason }) = check(&store).await else { panic!("it hangs") };
+        assert!(reason.contains("breaker"), "{reason}");
+    }
+    let each = began.elapsed() / 1000;
+    assert!(each < Duration::from_micros(50), "{each:?} for a call that goes nowhere");
+    down(&store).await;
+    assert!(hung.elapsed() < Duration::from_secs(2), "{:?}", hung.elapsed());
+
+    server.cont();
+    up(&store).await;
+    assert!(!store.breaker_open());
+    let left = check(&store).await.unwrap();
+    // What was sent into the silence ran when the server went on: too much may be charged, never too little.
+    assert!((998 - waited..=998).contains(&left), "{left} left after {waited} unanswered calls");
+    assert!(errors(&store, "unavailable") >= 1000 && errors(&store, "ambiguous") >= 1);
+}
+
+#[tokio::test]
+async fn an_idle_server_that_hangs_is_noticed_within_about_a_second() {
+    let server = Server::redis().start();
+    let store = serve(&server);
+    up(&store).await;
+    server.stop();
+    let noticed = down(&store).await;
+    assert!(noticed < Duration::from_millis(1500), "{noticed:?}");
+    assert!(store.breaker_open(), "nobody has to find out for himself");
+    server.cont();
+    up(&store).await;
+}
+
+#[tokio::test]
+async fn a_callers_deadline_is_kept_and_cuts_off_nobody_else() {
+    let server = Server::redis().start();
+    let spec = StoreSpec::new(&server.url()).deadline(Duration::from_secs(3)).audit_every(Duration::ZERO);
+    let store = ServedStore::start(spec).unwrap();
+    up(&store).await;
+    let past = Instant::now();
+    assert!(matches!(check(&store.within(past)).await, Err(StoreError::Unavailable { .. })), "nothing was sent");
+    assert_eq!(check(&store.within(Instant::now() + PATIENCE)).await, Ok(999));
+
+    server.stop();
+    for _ in 0..20 {
+        let began = Instant::now();
+        let answer = check(&store.within(began + Duration::from_millis(20))).await;
+        let took = began.elapsed();
+        let Err(StoreError::Ambiguous { reason }) = answer else { panic!("{answer:?}") };
+        assert!(reason.contains("the caller's deadline"), "{reason}");
+        assert!(took < Duration::from_millis(120), "{took:?}");
+    }
+    assert!(!store.breaker_open(), "twenty hurried callers prove nothing about the store");
+    assert_eq!(errors(&store, "ambiguous"), 20);
+    server.cont();
+    let left = loop {
+        match check(&store).await {
+            Ok(left) => break left,
+            Err(error) => assert!(matches!(error, StoreError::Unavailable { .. }), "{error}"),
+        }
+    };
+    assert!((978..=998).contains(&left), "each was sent at most once: {left}");
+}
+
+#[tokio::test]
+async fn every_call_passes_through_and_is_timed() {
+    let server = Server::redis().start();
+    let store = serve(&server);
+    up(&store).await;
+    let limit = limit();
+    let question = Check::new(Key::new("api", "someone").unwrap(), &limit);
+    assert_eq!(check(&store).await, Ok(999));
+    assert_eq!(store.peek(&[question]).await.unwrap().binding().remaining(), 999);
+    assert_eq!(store.refund(&question, None).await, Ok(1));
+    assert_eq!(store.reset(&question).await, Ok(true));
+    let name = CounterName::new("visits").unwrap();
+    let add = |delta| CounterOp::Add { delta, ttl: None };
+    assert_eq!(store.count(&name, add(i64::MAX)).await, Ok(CounterValue::Integer(i64::MAX)));
+    assert!(store.count(&name, add(1)).await.is_err(), "an overflow is an answer");
+    let counts = store.stats().durations().map(|(op, histogram)| (op, histogram.snapshot().2));
+    assert_eq!(counts, [("check", 1), ("peek", 1), ("refund", 1), ("reset", 1), ("count", 2)]);
+    assert!(store.stats().errors().iter().all(|(_, count)| *count == 0), "and no error of the store");
+}
+
+#[tokio::test]
+async fn an_audit_counts_the_keys_and_those_without_an_end() {
+    let server = Server::redis().start();
+    let spec = StoreSpec::new(&server.url()).deadline(DEADLINE).audit_every(Duration::from_millis(50));
+    let store = ServedStore::start(spec.clone()).unwrap();
+    up(&store).await;
+    check(&store).await.unwrap();
+    audited(&store, (1, 0, true)).await;
+    server.command(&["SET", "tallygate:{a}:api:tb", "x"]);
+    audited(&store, (2, 1, true)).await;
+    let first = store.audit().unwrap();
+    server.kill();
+    down(&store).await;
+    let kept = store.audit().unwrap();
+    assert_eq!(
+        (kept.keys, kept.keys_without_ttl),
+        (first.keys, first.keys_without_ttl),
+        "errors leave the last figures"
+    );
+
+    server.restart();
+    let mut control = server.connect().unwrap();
+    for number in 0..3000 {
+        control.call(&["SET".to_owned(), format!("tallygate:{{{number}}}:api:tb"), "x".into()]).unwrap();
+    }
+    let bounded = ServedStore::start(spec.audit_keys(1000)).unwrap();
+    let figures = timeout(PATIENCE, async {
+        loop {
+            if let Some(figures) = bounded.audit() {
+                break figures;
+            }
+            tokio::task::yield_now().await;
+        }
+    });
+    let figures = figures.await.unwrap();
+    assert!(!figures.complete && (1000..2000).contains(&figures.keys), "{figures:?}");
+}
+
+/// Waits until an audit has found these keys, and so many without an end.
+async fn audited(store: &ServedStore, wanted: (u64, u64, bool)) {
+    let found = timeout(PATIENCE, async {
+        while store.audit().map(|found| (found.keys, found.keys_without_ttl, found.complete)) != Some(wanted) {
+            tokio::task::yield_now().await;
+        }
+    });
+    assert!(found.await.is_ok(), "{:?} is not {wanted:?}", store.audit());
+}
+
+#[test]
+fn the_embedded_store_needs_nothing_and_is_always_up() {
+    let store = ServedStore::from(MemoryStore::new());
+    assert!(store.up() && !store.breaker_open());
+    assert_eq!(store.place(), "memory");
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    assert_eq!(runtime.block_on(check(&store)), Ok(999), "not even a timer");
+    assert_eq!(store.audit().map(|figures| (figures.keys, figures.keys_without_ttl)), Some((1, 0)));
+    assert_eq!(timed(&store, "check"), 0);
+}

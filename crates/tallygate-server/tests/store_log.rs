@@ -1,0 +1,82 @@
+//! What the log says of a store: every change once, and never a password.
+
+use std::fmt::{Debug, Write};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use tallygate_server::store::{ServedStore, StoreSpec};
+use tallygate_testkit::Server;
+use tokio::time::timeout;
+use tracing::field::{Field, Visit};
+use tracing::span::{Attributes, Id, Record};
+use tracing::{Event, Metadata, Subscriber};
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Keeps every event as one line.
+#[derive(Clone, Default)]
+struct Log(Arc<Mutex<Vec<String>>>);
+
+struct Line(String);
+
+impl Visit for Line {
+    fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
+        let _ = write!(self.0, " {field}={value:?}");
+    }
+}
+
+impl Subscriber for Log {
+    fn enabled(&self, _: &Metadata<'_>) -> bool {
+        true
+    }
+
+    fn new_span(&self, _: &Attributes<'_>) -> Id {
+        Id::from_u64(1)
+    }
+
+    fn record(&self, _: &Id, _: &Record<'_>) {}
+
+    fn record_follows_from(&self, _: &Id, _: &Id) {}
+
+    fn event(&self, event: &Event<'_>) {
+        let mut line = Line(event.metadata().level().to_string());
+        event.record(&mut line);
+        self.0.lock().expect("no writer panics").push(line.0);
+    }
+
+    fn enter(&self, _: &Id) {}
+
+    fn exit(&self, _: &Id) {}
+}
+
+// On one thread, so that this log is also that of the tasks.
+#[tokio::test(flavor = "current_thread")]
+async fn every_change_is_one_line_and_no_line_has_the_password() {
+    let log = Log::default();
+    let _guard = tracing::subscriber::set_default(log.clone());
+    let server = Server::redis().password("hunter2").start();
+    server.kill();
+    // In its place someone who hangs up: after the fourth time, three failed attempts have been told or kept silent.
+    let rude = std::net::TcpListener::bind(server.addr()).unwrap();
+    let hung_up = tokio::task::spawn_blocking(move || (0..4).for_each(|_| drop(rude.accept().unwrap())));
+    let spec = StoreSpec::new(&server.url()).deadline(Duration::from_millis(100)).audit_every(Duration::ZERO);
+    let store = ServedStore::start(spec).unwrap();
+    let mut changes = store.subscribe();
+    let mut reach = async |up: bool| {
+        timeout(PATIENCE, changes.wait_for(|condition| condition.is_up() == up)).await.unwrap().unwrap();
+    };
+    timeout(PATIENCE, hung_up).await.unwrap().unwrap();
+    server.restart();
+    reach(true).await;
+    server.kill();
+    reach(false).await;
+    server.restart();
+    reach(true).await;
+
+    let lines = log.0.lock().unwrap().clone();
+    let told: Vec<&str> = lines.iter().map(|line| line.split(' ').next().unwrap()).collect();
+    assert_eq!(told, ["WARN", "INFO", "WARN", "INFO"], "{lines:#?}");
+    assert!(lines[0].contains("the store is down") && lines[0].contains(&server.addr().to_string()), "{lines:#?}");
+    assert!(lines[3].contains("up again") && lines[3].contains("down_ms="), "{lines:#?}");
+    assert!(lines.iter().all(|line| !line.contains("hunter2")), "{lines:#?}");
+}

@@ -1,0 +1,173 @@
+//! Some hundred steps of a trace over the same few keys: where the clock goes, and what is asked next.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use tallygate::{Algorithm, Cost, Limit, Status, Timestamp};
+
+use super::call::{Answer, Ask, Call};
+use crate::random::Random;
+
+const SUBJECTS: usize = 3;
+/// Clocks run from 2001 on; none goes beyond 2112, up to which instants are promised to be exact.
+const EARLIEST: u64 = 1_000_000_000_000_000;
+const LATEST: u64 = 4_480_000_000_000_000;
+
+pub(super) struct Chapter {
+    policies: Vec<(String, Limit)>,
+    now: u64,
+    over: bool,
+    backward: bool,
+    /// Where a flapping clock will jump back to.
+    flaps_to: Option<u64>,
+    known: HashMap<(String, String), Known>,
+}
+
+/// What was last heard of a key.
+#[derive(Default, Clone, Copy)]
+struct Known {
+    remaining: Option<u64>,
+    retry_at: u64,
+    reset_at: u64,
+    charged_at: u64,
+}
+
+impl Chapter {
+    pub(super) fn new(random: &mut Random, prefix: &str, number: usize, algorithm: Algorithm, backward: bool) -> Self {
+        // Several limits of one subject, so that a call of all of them stays in one slot of a cluster.
+        let algorithms = [algorithm, algorithm, random.pick(&Algorithm::ALL), random.pick(&Algorithm::ALL)];
+        let named = algorithms.into_iter().enumerate();
+        let policies = named.map(|(at, algorithm)| (format!("{prefix}-{number}-{at}"), random.limit(algorithm)));
+        let policies = policies.collect();
+        // Room to step back, and beyond the longest refill.
+        let now = EARLIEST + random.between(0, 800_000_000_000_000);
+        Self { policies, now, over: false, backward, flaps_to: None, known: HashMap::new() }
+    }
+
+    pub(super) fn now(&self) -> Timestamp {
+        Timestamp::from_micros(self.now)
+    }
+
+    /// Whether the clock has run out of time.
+    pub(super) fn is_over(&self) -> bool {
+        self.over
+    }
+
+    pub(super) fn limits(&self) -> Vec<String> {
+        self.policies.iter().map(|(policy, limit)| format!("{policy}: {limit}, {:?}", limit.numbers())).collect()
+    }
+
+    pub(super) fn next(&mut self, random: &mut Random) -> Call {
+        if random.chance(3) {
+            let at = random.pick(&[0, 0, 1, 2, 3]);
+            self.policies[at].1 = random.other_numbers(&self.policies[at].1);
+        }
+        let policy = random.pick(&[0, 0, 0, 0, 1, 2, 3]);
+        let subject = format!("s{}", random.between(0, SUBJECTS as u64 - 1));
+        let ask = self.ask(random, policy, &subject);
+        self.move_clock(random, &ask);
+        match random.between(0, 99) {
+            0..=54 => Call::Check(vec![ask]),
+            55..=69 => {
+                // In any order: it must not matter which of the checks is denied.
+                let first = random.between(0, 3);
+                let count = random.between(2, 4);
+                let at = (first..first + count).map(|at| usize::try_from(at % 4).expect("below four"));
+                let mut asks: Vec<Ask> = at.map(|at| self.ask(random, at, &subject)).collect();
+                if random.chance(5) {
+                    asks[0].limit = zero(&asks[0].limit);
+                }
+                if random.chance(20) { Call::Peek(asks) } else { Call::Check(asks) }
+            }
+            70..=79 => Call::Peek(vec![ask]),
+            80..=91 => self.refund(random, ask),
+            92..=94 => Call::Reset(ask),
+            95..=96 => Call::Check(vec![Ask { limit: zero(&ask.limit), ..ask }]),
+            97..=98 => {
+                let above = Cost::new(ask.limit.capacity() + 1).unwrap_or(ask.cost);
+                Call::Check(vec![Ask { cost: above, ..ask }])
+            }
+            _ => Call::Check(vec![ask.clone(), ask]),
+        }
+    }
+
+    /// Remembers what a call was answered, to aim the next ones.
+    pub(super) fn learn(&mut self, call: &Call, answer: &Answer) {
+        let (Call::Check(asks) | Call::Peek(asks), Answer::Decided { statuses, .. }) = (call, answer) else {
+            return;
+        };
+        let charged = matches!(call, Call::Check(_)) && statuses.iter().all(Status::allowed);
+        for (ask, status) in asks.iter().zip(statuses).filter(|(ask, _)| ask.limit.amount() > 0) {
+            let known = self.known.entry((ask.policy.clone(), ask.subject.clone())).or_default();
+            known.remaining = Some(status.remaining());
+            known.retry_at = self.now + micros(status.retry_after().unwrap_or_default());
+            known.reset_at = self.now + micros(status.reset_after());
+            if charged {
+                known.charged_at = self.now;
+            }
+        }
+    }
+
+    fn ask(&self, random: &mut Random, policy: usize, subject: &str) -> Ask {
+        let (policy, limit) = self.policies[policy].clone();
+        let known = self.known.get(&(policy.clone(), subject.to_owned())).copied().unwrap_or_default();
+        let cost = random.cost(&limit, known.remaining.unwrap_or(limit.capacity()));
+        Ask { policy, subject: subject.to_owned(), limit, cost }
+    }
+
+    fn refund(&self, random: &mut Random, ask: Ask) -> Call {
+        let known = self.known.get(&(ask.policy.clone(), ask.subject.clone())).copied().unwrap_or_default();
+        let charged_at = match random.between(0, 3) {
+            0 => None,
+            1 => Some(self.now - random.spread(1, 3 * micros(ask.limit.window())).min(self.now)),
+            _ => Some(known.charged_at),
+        };
+        let units = random.spread(1, (2 * ask.limit.capacity()).min(Limit::MAX_AMOUNT));
+        let cost = if random.chance(50) { ask.cost } else { Cost::new(units).expect("in range") };
+        Call::Refund(Ask { cost, ..ask }, charged_at.map(Timestamp::from_micros))
+    }
+
+    fn move_clock(&mut self, random: &mut Random, ask: &Ask) {
+        if let Some(back_to) = self.flaps_to.take() {
+            self.now = back_to;
+            return;
+        }
+        let known = self.known.get(&(ask.policy.clone(), ask.subject.clone())).copied().unwrap_or_default();
+        let window = micros(ask.limit.window());
+        // One microsecond before, at, or after what matters.
+        let edge = |random: &mut Random, at: u64| at + random.between(0, 2) - 1;
+        let to = match random.between(0, 99) {
+            0..=24 => self.now,
+            25..=49 => self.now + random.spread(1, 3 * window),
+            50..=69 if known.retry_at > self.now => edge(random, known.retry_at),
+            70..=77 if known.reset_at > self.now => edge(random, known.reset_at),
+            78..=85 => edge(random, self.now - self.now % window + window),
+            86..=89 => self.now + micros(ask.limit.tick()),
+            90..=95 if self.backward => self.step_back(random, ask),
+            _ => self.now + random.between(0, 10),
+        };
+        let to = if self.backward { to } else { to.max(self.now) };
+        self.over = to > LATEST;
+        self.now = to.min(LATEST);
+    }
+
+    /// Back by anything up to three times what the limit takes to forget; often to return at once.
+    fn step_back(&mut self, random: &mut Random, ask: &Ask) -> u64 {
+        let full = micros(ask.limit.full_after());
+        let by = match random.between(0, 3) {
+            0 => full + random.between(0, 2) - 1,
+            _ => random.spread(1, 3 * full),
+        };
+        let to = self.now.saturating_sub(by).max(EARLIEST / 2);
+        self.flaps_to = random.chance(50).then_some(self.now);
+        to
+    }
+}
+
+fn zero(limit: &Limit) -> Limit {
+    Limit::builder(0, limit.window()).algorithm(limit.algorithm()).build().expect("nothing per any window")
+}
+
+pub(crate) fn micros(duration: Duration) -> u64 {
+    u64::try_from(duration.as_micros()).expect("a century at most")
+}

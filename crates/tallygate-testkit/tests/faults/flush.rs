@@ -1,0 +1,63 @@
+//! `SCRIPT FLUSH` again and again: a server that forgets the scripts is sent them, and nobody notices.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tallygate::{Algorithm, Check, Counter, Key, Limit};
+use tallygate_testkit::Server;
+
+use crate::support::{Load, calls_of, every_key_expires, flavours, patient, replays, used, yearly};
+
+const FLUSHES: u64 = 150;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn forgotten_scripts_change_no_answer() {
+    for flavour in flavours() {
+        let server = Server::of(flavour).start();
+        let limiter = patient(&server.url()).await;
+        let limits = Algorithm::ALL
+            .map(|algorithm| Limit::builder(40, Duration::from_millis(50)).algorithm(algorithm).build().unwrap());
+        let loads = limits.each_ref().map(|limit| Load::start(&limiter, limit, limit.algorithm().name(), "hot", 5));
+        let flushed = tokio::task::spawn_blocking({
+            let mut connection = server.connect().unwrap();
+            move || {
+                for _ in 0..FLUSHES {
+                    connection.call(&["SCRIPT", "FLUSH"]).unwrap().ok();
+                    std::thread::sleep(Duration::from_millis(3));
+                }
+            }
+        });
+
+        // The other scripts, meanwhile: what each call did is counted once.
+        let counter = Counter::new(Arc::clone(limiter.store()), "calls").unwrap();
+        let counter = counter.expires_after(Duration::from_secs(600)).unwrap();
+        let (first, second) = (yearly(Algorithm::TokenBucket, 1_000_000), yearly(Algorithm::SlidingLog, 1_000_000));
+        let both = [("first", &first), ("second", &second)]
+            .map(|(policy, limit)| Check::new(Key::new(policy, "both").unwrap(), limit));
+        let (mut rounds, mut given_back) = (0, 0);
+        while !flushed.is_finished() {
+            rounds += 1;
+            assert_eq!(counter.incr().await.unwrap(), rounds);
+            let decision = limiter.check_all(&both).await.unwrap();
+            assert!(decision.allowed());
+            if rounds % 3 == 0 {
+                given_back += limiter.refund(both[0], Some(decision.decided_at())).await.unwrap();
+            }
+        }
+        flushed.await.unwrap();
+        let rounds = u64::try_from(rounds).unwrap();
+        assert_eq!(given_back, rounds / 3);
+        assert_eq!(used(&limiter, "first", b"both", &first).await, rounds - given_back);
+        assert_eq!(used(&limiter, "second", b"both", &second).await, rounds);
+
+        for (load, limit) in loads.into_iter().zip(&limits) {
+            let answers = load.finish().await;
+            answers.no_errors();
+            replays(limit, &answers.records);
+        }
+        // Sent in full at least once after most flushes.
+        let sent = calls_of(&server, "eval");
+        assert!(sent > FLUSHES, "only {sent} scripts were sent in full");
+        every_key_expires(&server);
+    }
+}

@@ -1,0 +1,53 @@
+//! What a store cannot do, it says at once, in words that name the remedy; and it changes nothing.
+#![allow(clippy::unwrap_used, reason = "tests")]
+#![allow(clippy::disallowed_methods, reason = "real servers, in real time")]
+
+mod support;
+
+#[path = "refusals/acl.rs"]
+mod acl;
+#[path = "refusals/address.rs"]
+mod address;
+#[path = "refusals/state.rs"]
+mod state;
+
+use std::time::Duration;
+
+use tallygate::{CheckError, StoreError};
+use tallygate_redis::{ConnectError, RedisStore};
+
+/// What connecting to this address is answered.
+async fn refusal(url: &str) -> ConnectError {
+    let builder = RedisStore::builder(url).deadline(Duration::from_secs(10)).connect_timeout(Duration::from_secs(10));
+    match builder.connect().await {
+        Ok(_) => panic!("{url} was accepted"),
+        Err(error) => error,
+    }
+}
+
+/// Refused until someone changes something, and the message says what.
+#[track_caller]
+fn is_refused(error: &ConnectError, remedy: &str) {
+    let ConnectError::Store(error) = error else { panic!("{error:?}") };
+    store_refused(error, remedy);
+}
+
+#[track_caller]
+fn check_refused(error: &CheckError, remedy: &str) {
+    let CheckError::Store(error) = error else { panic!("{error:?}") };
+    store_refused(error, remedy);
+}
+
+#[track_caller]
+fn store_refused(error: &StoreError, named: &str) {
+    let StoreError::Refused { remedy, .. } = error else { panic!("not a refusal: {error:?}") };
+    assert!(remedy.contains(named), "`{named}` is not named by: {remedy}");
+    assert!(error.to_string().contains(named));
+}
+
+/// Passes by itself or with the help of an operator; the message says what is the matter.
+#[track_caller]
+fn is_unavailable(error: &ConnectError, matter: &str) {
+    let ConnectError::Store(StoreError::Unavailable { reason }) = error else { panic!("{error:?}") };
+    assert!(reason.contains(matter), "`{matter}` is not named by: {reason}");
+}

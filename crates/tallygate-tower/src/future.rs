@@ -1,0 +1,265 @@
+//! The way of a request through a limited service.
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use bytes::Bytes;
+use http::header::{ACCESS_CONTROL_EXPOSE_HEADERS, CACHE_CONTROL};
+use http::{HeaderMap, HeaderValue, Request, Response, StatusCode};
+use http_body::Body;
+use pin_project_lite::pin_project;
+use tallygate::{InvalidCheck, Status, Store, Verdict};
+use tower_service::Service;
+
+use crate::body::ResponseBody;
+use crate::refusal::Refusal;
+use crate::settings::Settings;
+use crate::settle::{Decided, Deciding, Eventually, Settling};
+
+pin_project! {
+    /// The response of a limited service, when it is there.
+    pub struct ResponseFuture<T, S, ReqBody>
+    where
+        T: Service<Request<ReqBody>>,
+    {
+        #[pin]
+        stage: Stage<T, S, ReqBody>,
+    }
+}
+
+pin_project! {
+    #[project = StageProjection]
+    enum Stage<T, S, ReqBody>
+    where
+        T: Service<Request<ReqBody>>,
+    {
+        // The store is being asked. In a box, so that the future of a store that answers at once is no larger for it.
+        Deciding { waiting: Option<Box<Waiting<T, S, ReqBody>>> },
+        // The service behind is at work.
+        Serving {
+            #[pin]
+            response: T::Future,
+            after: Option<After<S>>,
+        },
+        // Units are given back before the response goes out. In a box, as it is rare.
+        Settling { unsettled: Option<Box<Unsettled<Result<T::Response, T::Error>, S>>> },
+        Refused { response: Option<Response<Bytes>> },
+    }
+}
+
+/// A request that waits for the store, and all that it takes to go on.
+struct Waiting<T, S, ReqBody> {
+    deciding: Deciding,
+    service: T,
+    request: Request<ReqBody>,
+    settings: Arc<Settings<S>>,
+}
+
+/// What it takes to tell of a decision once there is a response.
+pub(crate) enum After<S> {
+    /// The shortcut was taken.
+    Status { settings: Arc<Settings<S>>, status: Status },
+    /// In a box, so that whoever takes the shortcut need not carry it.
+    Verdict { settings: Arc<Settings<S>>, verdict: Box<Verdict> },
+}
+
+/// What a service came to, waiting until its units are given back.
+struct Unsettled<R, S> {
+    settling: Settling,
+    served: R,
+    settings: Arc<Settings<S>>,
+}
+
+impl<T, S, ReqBody> ResponseFuture<T, S, ReqBody>
+where
+    T: Service<Request<ReqBody>>,
+{
+    pub(crate) fn unlimited(response: T::Future) -> Self {
+        Self { stage: Stage::Serving { response, after: None } }
+    }
+
+    pub(crate) fn deciding(
+        service: T,
+        settings: Arc<Settings<S>>,
+        deciding: Deciding,
+        request: Request<ReqBody>,
+    ) -> Self {
+        let waiting = Waiting { deciding, service, request, settings };
+        Self { stage: Stage::Deciding { waiting: Some(Box::new(waiting)) } }
+    }
+
+    /// The service behind is at work, on a call that was decided.
+    #[inline(always)]
+    pub(crate) fn serving(response: T::Future, after: After<S>) -> Self {
+        Self { stage: Stage::Serving { response, after: Some(after) } }
+    }
+
+    /// Whether the service behind is not called.
+    pub(crate) fn is_refused(&self) -> bool {
+        matches!(self.stage, Stage::Refused { .. })
+    }
+
+    /// Passes a request on, or refuses it.
+    pub(crate) fn decided(
+        service: &mut T,
+        settings: &Arc<Settings<S>>,
+        decided: Decided,
+        mut request: Request<ReqBody>,
+    ) -> Self {
+        match decided {
+            Ok(verdict) if verdict.allowed() => {
+                if settings.shared {
+                    request.extensions_mut().insert(verdict.clone());
+                }
+                let after = After::Verdict { settings: Arc::clone(settings), verdict: Box::new(verdict) };
+                Self::serving(service.call(request), after)
+            }
+            decided => Self { stage: Stage::Refused { response: Some(settings.refuse(decided, request.headers())) } },
+        }
+    }
+}
+
+/// Too many limits at once: nothing a caller did, and nothing that may let it pass.
+fn misconfigured(invalid: &InvalidCheck) -> Response<Bytes> {
+    tracing::error!("a request cannot be decided: {invalid}");
+    let mut response = Response::new(Bytes::new());
+    *response.status_mut() = StatusCode::INTERNAL_SERVER_ERROR;
+    response
+}
+
+impl<S> Settings<S> {
+    #[inline(never)]
+    fn refuse(&self, decided: Decided, request: &HeaderMap) -> Response<Bytes> {
+        let verdict = match decided {
+            Ok(verdict) => verdict,
+            Err(invalid) => return misconfigured(&invalid),
+        };
+        let refusal = Refusal::new(verdict, request);
+        let mut response = self.responder.as_ref().map_or_else(|| refusal.response(), |responder| responder(&refusal));
+        let verdict = refusal.into_verdict();
+        self.headers.apply(&verdict, response.headers_mut());
+        self.expose(response.headers_mut());
+        response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+        response.extensions_mut().insert(verdict);
+        response
+    }
+
+    /// Lets scripts of other origins read them.
+    pub(crate) fn expose(&self, headers: &mut HeaderMap) {
+        if self.expose {
+            let names = HeaderValue::from_static(self.headers.dialect().expose_headers());
+            headers.append(ACCESS_CONTROL_EXPOSE_HEADERS, names);
+        }
+    }
+}
+
+impl<T, S, ReqBody, ResBody> Future for ResponseFuture<T, S, ReqBody>
+where
+    T: Service<Request<ReqBody>, Response = Response<ResBody>>,
+    S: Store + 'static,
+    ResBody: Body<Data = Bytes>,
+{
+    type Output = Result<Response<ResponseBody<ResBody>>, T::Error>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        loop {
+            let mut this = self.as_mut().project();
+            let next = match this.stage.as_mut().project() {
+                StageProjection::Deciding { waiting } => {
+                    let asked = waiting.as_mut().expect("polled after it was ready");
+                    let decided = ready!(asked.deciding.as_mut().poll(context));
+                    let Waiting { mut service, request, settings, .. } =
+                        *waiting.take().expect("it was there just now");
+                    ResponseFuture::decided(&mut service, &settings, decided, request).stage
+                }
+                StageProjection::Serving { response, after } => {
+                    let mut served = ready!(response.poll(context));
+                    match after.take() {
+                        None => {}
+                        Some(After::Status { settings, status }) => {
+                            if let Ok(response) = &mut served {
+                                settings.tell_status(&status, response);
+                            }
+                        }
+                        Some(After::Verdict { settings, verdict }) => match settings.settle(*verdict, served) {
+                            Eventually::Now(settled) => served = settled,
+                            Eventually::Later(unsettled) => {
+                                this.stage.set(Stage::Settling { unsettled: Some(Box::new(unsettled)) });
+                                continue;
+                            }
+                        },
+                    }
+                    return Poll::Ready(served.map(|response| response.map(ResponseBody::served)));
+                }
+                StageProjection::Settling { unsettled } => {
+                    let waiting = unsettled.as_mut().expect("polled after it was ready");
+                    let verdict = ready!(waiting.settling.as_mut().poll(context));
+                    let Unsettled { served, settings, .. } = *unsettled.take().expect("it was there just now");
+                    let served = settings.finish(verdict, served);
+                    return Poll::Ready(served.map(|response| response.map(ResponseBody::served)));
+                }
+                StageProjection::Refused { response } => {
+                    let response = response.take().expect("polled after it was ready");
+                    return Poll::Ready(Ok(response.map(ResponseBody::refused)));
+                }
+            };
+            this.stage.set(next);
+        }
+    }
+}
+
+/// What the service behind came to.
+type Served<B, E> = Result<Response<B>, E>;
+
+impl<S: Store + 'static> Settings<S> {
+    /// Gives back what does not count, and tells what is left.
+    fn settle<B, E>(
+        self: Arc<Self>,
+        verdict: Verdict,
+        served: Served<B, E>,
+    ) -> Eventually<Served<B, E>, Unsettled<Served<B, E>, S>> {
+        let (served, counted) = match (&self.counts, served) {
+            (None, served) => (served, true),
+            (Some(counts), Ok(response)) => {
+                let (parts, body) = response.into_parts();
+                let counted = (counts.response)(&parts);
+                (Ok(Response::from_parts(parts, body)), counted)
+            }
+            (Some(counts), Err(error)) => (Err(error), counts.error),
+        };
+        match if counted { Eventually::Now(verdict) } else { self.give_back(verdict) } {
+            Eventually::Now(verdict) => Eventually::Now(self.finish(verdict, served)),
+            Eventually::Later(settling) => Eventually::Later(Unsettled { settling, served, settings: self }),
+        }
+    }
+
+    fn finish<B, E>(&self, verdict: Verdict, served: Served<B, E>) -> Served<B, E> {
+        let mut response = served?;
+        let refused = is_refused(&response);
+        if !refused || self.headers.dialect().is_list() {
+            self.headers.apply(&verdict, response.headers_mut());
+        }
+        self.expose(response.headers_mut());
+        if self.shared && !refused {
+            response.extensions_mut().insert(verdict);
+        }
+        Ok(response)
+    }
+}
+
+/// Whether a layer further in has refused the call: what it said of itself stands.
+pub(crate) fn is_refused<B>(response: &Response<B>) -> bool {
+    response.extensions().get::<Verdict>().is_some_and(|verdict| !verdict.allowed())
+}
+
+impl<T, S, ReqBody> fmt::Debug for ResponseFuture<T, S, ReqBody>
+where
+    T: Service<Request<ReqBody>>,
+{
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ResponseFuture").finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,179 @@
+//! The other direction: calls to somebody else's service wait for their turn.
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+pub use tallygate::NotReady;
+use tallygate::{Check, Cost, Key, Limit, Limiter, MemoryStore, Policy, Store, Subject};
+use tower_layer::Layer;
+use tower_service::Service;
+
+/// Lets calls to a service wait until a limit has room for them. With a shared store, all processes together keep the
+/// quota of a third party.
+///
+/// ```
+/// use std::time::Duration;
+/// use tallygate_tower::outbound::Throttle;
+///
+/// let layer = Throttle::new("stripe", "100/s".parse()?, tokio::time::sleep).patience(Duration::from_secs(5));
+/// # Ok::<(), tallygate::LimitError>(())
+/// ```
+pub struct Throttle<Z, S = MemoryStore> {
+    limiter: Limiter<S>,
+    terms: Arc<Terms>,
+    sleep: Z,
+}
+
+#[derive(Debug, Clone)]
+struct Terms {
+    name: String,
+    account: Subject,
+    limit: Limit,
+    cost: Cost,
+    patience: Duration,
+}
+
+impl<Z> Throttle<Z> {
+    /// Calls to `name` under `limit`, in this process. `sleep` is the timer of your runtime, such as
+    /// `tokio::time::sleep`. The states are kept as those of the policy `name` of the domain `outbound`.
+    ///
+    /// # Panics
+    /// If `name` is empty.
+    #[track_caller]
+    pub fn new(name: impl Into<String>, limit: Limit, sleep: Z) -> Self {
+        let Ok(policy) = Policy::new(name, "outbound", None) else { panic!("name the service that is called") };
+        let (name, account) = (policy.key_name().to_owned(), Subject::new([]));
+        let terms = Terms { name, account, limit, cost: Cost::ONE, patience: Duration::from_secs(30) };
+        Self { limiter: Limiter::new(MemoryStore::new()), terms: Arc::new(terms), sleep }
+    }
+}
+
+impl<Z, S> Throttle<Z, S> {
+    /// A store that others use, too: all of them together keep the limit.
+    #[must_use]
+    pub fn store<T: Store>(self, store: T) -> Throttle<Z, T> {
+        self.shared_store(Arc::new(store))
+    }
+
+    /// The same for a store that this process uses elsewhere.
+    #[must_use]
+    pub fn shared_store<T: Store>(self, store: Arc<T>) -> Throttle<Z, T> {
+        Throttle { limiter: Limiter::over(store), terms: self.terms, sleep: self.sleep }
+    }
+
+    /// Whose quota it is, where the third party counts several accounts apart.
+    #[must_use]
+    pub fn account(mut self, account: impl AsRef<str>) -> Self {
+        Arc::make_mut(&mut self.terms).account = Subject::new([("account", account.as_ref())]);
+        self
+    }
+
+    /// How many units a call takes. One unless said.
+    #[must_use]
+    pub fn cost(mut self, cost: Cost) -> Self {
+        Arc::make_mut(&mut self.terms).cost = cost;
+        self
+    }
+
+    /// How long a call may wait in all. 30 seconds unless said. A call whose turn would come later fails at once.
+    #[must_use]
+    pub fn patience(mut self, patience: Duration) -> Self {
+        Arc::make_mut(&mut self.terms).patience = patience;
+        self
+    }
+}
+
+impl<Z: Clone, S> Clone for Throttle<Z, S> {
+    fn clone(&self) -> Self {
+        Self { limiter: self.limiter.clone(), terms: Arc::clone(&self.terms), sleep: self.sleep.clone() }
+    }
+}
+
+impl<Z, S> fmt::Debug for Throttle<Z, S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Throttle").field("terms", &self.terms).finish_non_exhaustive()
+    }
+}
+
+impl<T, Z: Clone, S> Layer<T> for Throttle<Z, S> {
+    type Service = Throttled<T, Z, S>;
+
+    fn layer(&self, inner: T) -> Self::Service {
+        Throttled { inner, throttle: self.clone() }
+    }
+}
+
+/// A service whose calls wait for their turn. Made by [`Throttle`].
+#[derive(Debug)]
+pub struct Throttled<T, Z, S = MemoryStore> {
+    inner: T,
+    throttle: Throttle<Z, S>,
+}
+
+impl<T: Clone, Z: Clone, S> Clone for Throttled<T, Z, S> {
+    fn clone(&self) -> Self {
+        Self { inner: self.inner.clone(), throttle: self.throttle.clone() }
+    }
+}
+
+/// Why a call was not made, or how it failed.
+#[derive(Debug)]
+pub enum ThrottleError<E> {
+    /// Its turn did not come.
+    NotReady(NotReady),
+    /// It was made, and failed.
+    Service(E),
+}
+
+impl<E: fmt::Display> fmt::Display for ThrottleError<E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NotReady(error) => error.fmt(f),
+            Self::Service(error) => error.fmt(f),
+        }
+    }
+}
+
+impl<E: std::error::Error + 'static> std::error::Error for ThrottleError<E> {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::NotReady(error) => Some(error),
+            Self::Service(error) => Some(error),
+        }
+    }
+}
+
+impl<T, R, Z, S, F> Service<R> for Throttled<T, Z, S>
+where
+    T: Service<R> + Clone + Send + 'static,
+    T::Future: Send,
+    R: Send + 'static,
+    Z: FnMut(Duration) -> F + Clone + Send + 'static,
+    F: Future<Output = ()> + Send,
+    S: Store + 'static,
+{
+    type Response = T::Response;
+    type Error = ThrottleError<T::Error>;
+    type Future = Pin<Box<dyn Future<Output = Result<T::Response, ThrottleError<T::Error>>> + Send>>;
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
+        self.inner.poll_ready(context).map_err(ThrottleError::Service)
+    }
+
+    fn call(&mut self, request: R) -> Self::Future {
+        // The instance that said it was ready is the one to call.
+        let clone = self.inner.clone();
+        let mut ready = std::mem::replace(&mut self.inner, clone);
+        let Throttle { limiter, terms, sleep } = self.throttle.clone();
+        Box::pin(async move {
+            let key = Key::new(&terms.name, &terms.account).expect("both were made to fit");
+            let check = Check::new(key, &terms.limit).cost(terms.cost);
+            limiter.until_ready(&[check], terms.patience, sleep).await.map_err(ThrottleError::NotReady)?;
+            ready.call(request).await.map_err(ThrottleError::Service)
+        })
+    }
+}

@@ -1,0 +1,70 @@
+//! What a refused caller is told.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::header::CONTENT_TYPE;
+use http::{HeaderMap, HeaderValue, Response, StatusCode};
+use tallygate::{Outcome, Verdict};
+use tallygate_http::{Problem, SOON, verdict_problem};
+
+use crate::grpc;
+
+/// A call that was refused: what a responder needs to know.
+#[derive(Debug, Clone)]
+pub struct Refusal {
+    verdict: Verdict,
+    grpc: bool,
+}
+
+impl Refusal {
+    pub(crate) fn new(verdict: Verdict, request: &HeaderMap) -> Self {
+        Self { verdict, grpc: grpc::is_spoken(request) }
+    }
+
+    /// The verdict.
+    pub fn verdict(&self) -> &Verdict {
+        &self.verdict
+    }
+
+    pub(crate) fn into_verdict(self) -> Verdict {
+        self.verdict
+    }
+
+    /// How long to wait, exactly; `None` if no wait will do or nobody knows.
+    pub fn retry_after(&self) -> Option<Duration> {
+        self.verdict.binding().and_then(|ruling| ruling.status().retry_after())
+    }
+
+    /// 429, or 503 if the store could not answer and a rule denies then.
+    pub fn status(&self) -> StatusCode {
+        match self.verdict.outcome() {
+            Outcome::Unavailable => StatusCode::SERVICE_UNAVAILABLE,
+            _ => StatusCode::TOO_MANY_REQUESTS,
+        }
+    }
+
+    /// Whether the caller speaks gRPC, and understands nothing but a status in trailers.
+    pub fn is_grpc(&self) -> bool {
+        self.grpc
+    }
+
+    /// The problem, as RFC 9457 has it.
+    pub fn problem(&self) -> Problem {
+        verdict_problem(&self.verdict)
+    }
+
+    /// The answer unless another responder is set: a problem, or in gRPC a status with the wait.
+    pub fn response(&self) -> Response<Bytes> {
+        let problem = self.problem();
+        if self.grpc {
+            let unavailable = self.verdict.outcome() == Outcome::Unavailable;
+            let wait = if unavailable { Some(SOON) } else { self.retry_after() };
+            return grpc::refusal(unavailable, problem.detail(), wait);
+        }
+        let mut response = Response::new(Bytes::from(problem.to_text()));
+        *response.status_mut() = problem.status();
+        response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(Problem::CONTENT_TYPE));
+        response
+    }
+}

@@ -1,0 +1,129 @@
+//! One limit of a layer: how much, for whom, when.
+
+use std::fmt;
+use std::sync::Arc;
+
+use http::request::Parts;
+use tallygate::{Limit, Match, Mode, OnError, Policy};
+
+use crate::caller::{Addresses, Caller};
+use crate::seen::Seen;
+
+type Chosen = Arc<dyn Fn(&Parts) -> Option<Limit> + Send + Sync>;
+type Condition = Arc<dyn Fn(&Parts) -> bool + Send + Sync>;
+
+/// One limit of a layer: how much, for whom, when. All rules of a layer make one decision.
+#[derive(Clone)]
+pub struct Rule {
+    pub(crate) name: String,
+    limit: Limit,
+    pub(crate) anonymous: Option<Limit>,
+    pub(crate) caller: Caller,
+    chosen: Option<Chosen>,
+    condition: Option<Condition>,
+    mode: Mode,
+    on_error: OnError,
+}
+
+impl Rule {
+    /// A limit for each address that calls. `name` is told in headers and problems, and is part of the key.
+    pub fn new(name: impl Into<String>, limit: Limit) -> Self {
+        let mut name = name.into();
+        if name.is_empty() {
+            name.push_str("limit");
+        }
+        Self {
+            name,
+            limit,
+            anonymous: None,
+            caller: Caller::address(),
+            chosen: None,
+            condition: None,
+            mode: Mode::default(),
+            on_error: OnError::default(),
+        }
+    }
+
+    /// Whom it counts. [`Caller::address`] unless said.
+    #[must_use]
+    pub fn by(mut self, caller: Caller) -> Self {
+        self.caller = caller;
+        self
+    }
+
+    /// A limit for this request, such as that of the caller's plan; `None` for the rule's own.
+    #[must_use]
+    pub fn limit_for(mut self, chosen: impl Fn(&Parts) -> Option<Limit> + Send + Sync + 'static) -> Self {
+        self.chosen = Some(Arc::new(chosen));
+        self
+    }
+
+    /// The limit that all callers share of whom it is not known who they are. The rule's own unless said.
+    #[must_use]
+    pub fn anonymous(mut self, limit: Limit) -> Self {
+        self.anonymous = Some(limit);
+        self
+    }
+
+    /// Which requests it is about, for example those of one method. All unless said.
+    #[must_use]
+    pub fn when(mut self, condition: impl Fn(&Parts) -> bool + Send + Sync + 'static) -> Self {
+        self.condition = Some(Arc::new(condition));
+        self
+    }
+
+    /// Whether it refuses. [`Mode::Enforce`] unless said.
+    #[must_use]
+    pub fn mode(mut self, mode: Mode) -> Self {
+        self.mode = mode;
+        self
+    }
+
+    /// What to answer when the store cannot. [`OnError::Local`] unless said: this process decides by itself.
+    #[must_use]
+    pub fn on_error(mut self, on_error: OnError) -> Self {
+        self.on_error = on_error;
+        self
+    }
+
+    pub(crate) fn enforces(&self) -> bool {
+        self.mode == Mode::Enforce
+    }
+
+    /// Whether a closure wants to see the request.
+    pub(crate) fn is_told(&self) -> bool {
+        self.condition.is_some() || self.chosen.is_some() || self.caller.is_told()
+    }
+
+    /// Whom it counts for this request, and by which limit; `None` if it is not about it. `at` is its place in the layer.
+    pub(crate) fn found(&self, at: usize, seen: Seen<'_>, addresses: &Addresses) -> Option<Match> {
+        if self.condition.as_ref().is_some_and(|condition| !condition(seen.parts())) {
+            return None;
+        }
+        let (subject, known) = self.caller.subject(seen, addresses);
+        Some(Match { policy: at, descriptor: 0, subject, limit: self.limit_of(seen, known).map(Some) })
+    }
+
+    /// The limit of this request, if it is not the rule's own.
+    fn limit_of(&self, seen: Seen<'_>, known: bool) -> Option<Limit> {
+        match (known, &self.anonymous, &self.chosen) {
+            (false, Some(anonymous), _) => Some(anonymous.clone()),
+            (_, _, Some(chosen)) => chosen(seen.parts()),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn policy(&self, domain: &str, name: String) -> Policy {
+        let policy = Policy::new(name, domain, Some(self.limit.clone())).expect("both have a name");
+        policy.with_mode(self.mode).with_on_error(self.on_error)
+    }
+}
+
+impl fmt::Debug for Rule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { name, limit, caller, mode, on_error, .. } = self;
+        let mut rule = f.debug_struct("Rule");
+        rule.field("name", name).field("limit", limit).field("caller", caller);
+        rule.field("mode", mode).field("on_error", on_error).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,189 @@
+//! Only failures, or only successes.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{Request, Response};
+use http_body_util::Full;
+use tallygate::{Descriptor, Domain, ManualClock, MemoryStore, Mode, Policy, PolicySet, Rules, Ruling, Timestamp};
+use tallygate_redis::RedisStore;
+use tallygate_testkit::Server;
+use tallygate_tower::{OnError, RateLimit, Rule};
+use tokio::sync::Semaphore;
+use tower::{Layer, ServiceExt, service_fn};
+
+use crate::rig::{from, send, statuses, verdict};
+
+fn calls(paths: &[&str]) -> Vec<http::Request<()>> {
+    paths.iter().map(|path| from("192.0.2.1", path)).collect()
+}
+
+#[tokio::test]
+async fn logins_that_succeed_cost_nothing() {
+    let layer = RateLimit::per_client("2/min".parse().unwrap()).count_failures();
+    let paths = ["/200", "/200", "/200", "/401", "/200", "/401", "/401", "/200"];
+    assert_eq!(statuses(&layer, calls(&paths)).await, [200, 200, 200, 401, 200, 401, 429, 429]);
+}
+
+#[tokio::test]
+async fn failures_cost_nothing_where_only_successes_count() {
+    let layer = RateLimit::per_client("1/min".parse().unwrap()).count_successes();
+    assert_eq!(statuses(&layer, calls(&["/500", "/404", "/200", "/200"])).await, [500, 404, 200, 429]);
+}
+
+/// Units that a shadow had no room for were given back all the same, and it forgot what it had counted.
+#[tokio::test]
+async fn what_was_not_charged_is_not_given_back() {
+    let policy = |name: &str, limit: &str| Policy::new(name, "api", Some(limit.parse().unwrap())).unwrap();
+    let policies = vec![policy("trial", "1/h").with_mode(Mode::Shadow), policy("real", "9/h")];
+    let rules = Rules(vec![tallygate::Rule::new(), tallygate::Rule::new()]);
+    let set = PolicySet::new(vec![Domain::new("api", policies, Box::new(rules))]).unwrap();
+    let layer = RateLimit::new().policies(set.into(), "api", |_| Descriptor::new()).count_successes();
+    let mut left = Vec::new();
+    for path in ["/200", "/500", "/500"] {
+        let verdict = verdict(&layer, from("192.0.2.1", path)).await;
+        let of = |ruling: &Ruling| (ruling.status().remaining(), ruling.given_back());
+        left.push([0, 1].map(|at| of(&verdict.rulings()[at])));
+    }
+    // What layers outside see is what is so once units were given back, as the headers say.
+    assert_eq!(left, [[(0, 0), (8, 0)], [(0, 0), (8, 1)], [(0, 0), (8, 1)]]);
+}
+
+#[tokio::test]
+async fn a_caller_that_goes_away_before_the_response_stays_counted() {
+    use tower::{Layer, Service, service_fn};
+    let layer = RateLimit::per_client("1/min".parse().unwrap()).count_failures();
+    let mut never = layer.layer(service_fn(|_: http::Request<()>| {
+        std::future::pending::<Result<http::Response<http_body_util::Full<bytes::Bytes>>, std::convert::Infallible>>()
+    }));
+    let gone = never.call(from("192.0.2.1", "/200"));
+    drop(gone);
+    assert_eq!(send(&layer, from("192.0.2.1", "/200")).await.status, 429);
+}
+
+#[tokio::test]
+async fn on_redis_too() {
+    let redis = Server::redis().start();
+    let store = RedisStore::builder(&redis.url()).deadline(std::time::Duration::from_secs(5)).connect().await.unwrap();
+    let layer = RateLimit::per_client("2/min".parse().unwrap()).count_failures().store(store);
+    let paths = ["/200", "/200", "/401", "/200", "/401", "/401"];
+    assert_eq!(statuses(&layer, calls(&paths)).await, [200, 200, 401, 200, 401, 429]);
+}
+
+#[tokio::test]
+async fn a_dead_store_is_answered_by_each_rule_and_said_in_the_verdict() {
+    let redis = Server::redis().start();
+    let url = redis.url();
+    let layer = |on_error| {
+        let url = url.clone();
+        async move {
+            let store =
+                RedisStore::builder(&url).deadline(std::time::Duration::from_millis(200)).connect().await.unwrap();
+            RateLimit::new()
+                .rule(Rule::new("r", "1/min".parse().unwrap()).on_error(on_error))
+                .store(store)
+                .share_verdict()
+        }
+    };
+    let layers = [layer(OnError::Allow).await, layer(OnError::Deny).await, layer(OnError::Local).await];
+    redis.kill();
+    let mut seen = Vec::new();
+    for layer in &layers {
+        let answers = [send(layer, from("192.0.2.1", "/")).await, send(layer, from("192.0.2.1", "/")).await];
+        seen.push(answers.map(|answer| (answer.status.as_u16(), answer.verdict.unwrap().rulings()[0].source().name())));
+    }
+    assert_eq!(
+        seen,
+        [
+            [(200, "on_error_allow"), (200, "on_error_allow")],
+            [(503, "on_error_deny"), (503, "on_error_deny")],
+            [(200, "on_error_local"), (429, "on_error_local")],
+        ]
+    );
+}
+
+/// A call that the service behind failed without a response stayed counted as a success.
+#[tokio::test]
+async fn an_error_is_no_success() {
+    let failing = || service_fn(|_: Request<()>| async { Err::<Response<Full<Bytes>>, &str>("boom") });
+    let limit = || RateLimit::per_client("1/min".parse().unwrap());
+    for (layer, second) in [(limit().count_successes(), Err("boom")), (limit().count_failures(), Ok(429))] {
+        let call = || layer.layer(failing()).oneshot(from("192.0.2.1", "/"));
+        assert_eq!(call().await.map(|response| response.status().as_u16()), Err("boom"));
+        assert_eq!(call().await.map(|response| response.status().as_u16()), second);
+    }
+}
+
+/// gRPC callers were told never to come again when only the store was away.
+#[tokio::test]
+async fn without_the_store_grpc_callers_are_told_to_come_again_soon() {
+    let redis = Server::redis().start();
+    let store =
+        RedisStore::builder(&redis.url()).deadline(std::time::Duration::from_millis(200)).connect().await.unwrap();
+    let rule = Rule::new("r", "1/min".parse().unwrap()).on_error(OnError::Deny);
+    let layer = RateLimit::new().rule(rule).store(store);
+    redis.kill();
+    let mut call = from("192.0.2.1", "/");
+    call.headers_mut().insert("content-type", "application/grpc".parse().unwrap());
+    let denied = send(&layer, call).await;
+    assert_eq!((denied.header("grpc-status"), denied.header("grpc-retry-pushback-ms")), (Some("14"), Some("1000")));
+}
+
+fn on_manual_clock(limit: &str) -> (RateLimit, ManualClock) {
+    let clock = ManualClock::new(Timestamp::from_micros(1_700_000_000_000_000));
+    let layer = RateLimit::new().rule(Rule::new("logins", limit.parse().unwrap())).count_failures();
+    (layer.store(MemoryStore::builder().clock(clock.clone()).build()), clock)
+}
+
+/// Each success took the place of the oldest failure, which so counted for ever.
+#[tokio::test]
+async fn failures_stop_counting_whatever_succeeds_meanwhile() {
+    for algorithm in ["sliding_log", "sliding_window", "token_bucket", "sliding_counter", "fixed_window"] {
+        let (layer, clock) = on_manual_clock(&format!("5/15min {algorithm}"));
+        assert_eq!(statuses(&layer, calls(&["/401"; 4])).await, [401; 4]);
+        for _ in 0..20 {
+            clock.advance(Duration::from_secs(180));
+            assert_eq!(statuses(&layer, calls(&["/200"])).await, [200]);
+        }
+        assert_eq!(statuses(&layer, calls(&["/401"; 6])).await, [401, 401, 401, 401, 401, 429], "{algorithm}");
+    }
+}
+
+/// Successes that were held open for minutes were given back although their units had long been regained: as many guesses were
+/// free at once.
+#[tokio::test]
+async fn slow_successes_cannot_be_saved_up() {
+    for algorithm in ["sliding_log", "sliding_window", "token_bucket", "sliding_counter", "fixed_window"] {
+        let (layer, clock) = on_manual_clock(&format!("5/min {algorithm}"));
+        let gate = Arc::new(Semaphore::new(0));
+        let slow = {
+            let gate = Arc::clone(&gate);
+            layer.layer(service_fn(move |_: Request<()>| {
+                let gate = Arc::clone(&gate);
+                async move {
+                    gate.acquire().await.unwrap().forget();
+                    Ok::<_, Infallible>(Response::new(Full::<Bytes>::default()))
+                }
+            }))
+        };
+        let mut held = Vec::new();
+        for _ in 0..6 {
+            for _ in 0..5 {
+                held.push(tokio::spawn(slow.clone().oneshot(from("192.0.2.1", "/"))));
+                tokio::task::yield_now().await;
+            }
+            clock.advance(Duration::from_secs(60));
+        }
+        let mut guesses = 0;
+        for one in held {
+            while statuses(&layer, calls(&["/401"])).await == [401] {
+                guesses += 1;
+            }
+            gate.add_permits(1);
+            one.await.unwrap().unwrap();
+        }
+        assert!(guesses <= 5, "{algorithm}: {guesses} guesses at once under 5/min");
+    }
+}

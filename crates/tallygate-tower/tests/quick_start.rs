@@ -1,0 +1,123 @@
+//! The quick start of the README, copied into new projects.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on must stop")]
+
+use std::fs;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use tallygate_testkit::http::{Client, Response};
+use tallygate_testkit::{Daemon, Port, Ready, Server};
+use tokio::time::Instant;
+
+const ADDRESS: &str = r#""127.0.0.1:3000""#;
+const REDIS: &str = r#""redis://127.0.0.1:6379""#;
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().parent().unwrap()
+}
+
+/// The code blocks of the README's section, as one reads them: without the lines that only its tests need.
+fn blocks() -> Vec<String> {
+    let readme = fs::read_to_string(root().join("README.md")).unwrap();
+    let (_, section) = readme.split_once("\n## In an axum service\n").expect("the README has the section");
+    let (section, _) = section.split_once("\n## ").expect("others follow");
+    let fenced = section.split("```").skip(1).step_by(2);
+    let body = |block: &str| {
+        let lines = block.lines().skip(1).filter(|line| !line.starts_with("# "));
+        lines.map(|line| format!("{line}\n")).collect()
+    };
+    fenced.map(body).collect()
+}
+
+/// `from` as it is when the program is told at its start: ports are not ours to choose.
+fn told(code: &str, from: &str, variable: &str) -> String {
+    assert_eq!(code.matches(from).count(), 1, "{from} is in the quick start");
+    code.replace(from, &format!("&std::env::var({variable:?})?"))
+}
+
+/// Writes what is not there yet, so that a project that was built stays built.
+fn write(path: &Path, text: &str) {
+    if fs::read_to_string(path).is_ok_and(|there| there == text) {
+        return;
+    }
+    fs::create_dir_all(path.parent().unwrap()).unwrap();
+    fs::write(path, text).unwrap();
+}
+
+/// A new project of this name, built with the versions of this workspace, and without a network.
+fn build(name: &str, dependencies: &str, main: &str) -> PathBuf {
+    let crates = root().join("crates");
+    let dependencies = dependencies.replace("\"tallygate/crates/", &format!("\"{}/", crates.display()));
+    let manifest = format!(
+        "[package]\nname = \"{name}\"\nedition = \"2024\"\n\n[dependencies]\n{dependencies}\n\
+         [workspace]\n\n[profile.dev]\ndebug = false\n"
+    );
+    let target = Path::new(env!("CARGO_TARGET_TMPDIR")).join("quick-start");
+    let project = target.join(name);
+    write(&project.join("Cargo.toml"), &manifest);
+    write(&project.join("src/main.rs"), main);
+    let lock = fs::read_to_string(root().join("Cargo.lock")).unwrap();
+    fs::write(project.join("Cargo.lock"), lock).unwrap();
+    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    cargo.args(["build", "--offline"]).current_dir(&project).env("CARGO_TARGET_DIR", &target);
+    let output = cargo.output().unwrap();
+    assert!(output.status.success(), "{name}:\n{main}\n{}", String::from_utf8_lossy(&output.stderr));
+    target.join("debug").join(name)
+}
+
+fn start(program: &Path, redis: &str) -> (Daemon, SocketAddr) {
+    let port = Port::reserve();
+    let address = SocketAddr::from(([127, 0, 0, 1], port.number()));
+    let mut command = Command::new(program);
+    command.env("ADDRESS", address.to_string()).env("REDIS", redis);
+    (Daemon::start(command, tempfile::tempdir().unwrap(), &[Ready::Port(port.number())]), address)
+}
+
+/// Calls these in turn until one refuses: how often they did not, how long that took, and the refusal.
+fn until_refused(addresses: &[SocketAddr]) -> (u32, Duration, Response) {
+    let mut clients: Vec<Client> = addresses.iter().map(|address| Client::open(*address).unwrap()).collect();
+    let started = Instant::now();
+    for served in 0.. {
+        let at = served as usize % clients.len();
+        let response = clients[at].request("GET", "/", &[], b"").unwrap();
+        if response.status != 200 {
+            return (served, started.elapsed(), response);
+        }
+        assert_eq!(response.text(), "hello");
+    }
+    unreachable!("the limit holds")
+}
+
+/// `100/min`: a hundred, and what came back meanwhile.
+fn assert_limited((served, took, refusal): (u32, Duration, Response)) {
+    let most = 100.0 + took.as_secs_f64() * 100.0 / 60.0;
+    assert!(served >= 100 && f64::from(served) <= most, "{served} in {took:?}");
+    assert_eq!((refusal.status, refusal.header("content-type")), (429, Some("application/problem+json")));
+    assert!(refusal.header("retry-after").is_some() && refusal.text().contains("\"per-client\""), "{refusal:?}");
+}
+
+#[test]
+fn the_quick_start_limits_and_one_line_shares_the_limit() {
+    let blocks = blocks();
+    let [dependencies, quick_start, shared_line] = &blocks[..] else { panic!("three blocks: {blocks:#?}") };
+
+    let embedded = dependencies.lines().filter(|line| !line.starts_with("tallygate-redis"));
+    let embedded: String = embedded.map(|line| format!("{line}\n")).collect();
+    let program = build("quick-start-embedded", &embedded, &told(quick_start, ADDRESS, "ADDRESS"));
+    let (_process, address) = start(&program, "");
+    assert_limited(until_refused(&[address]));
+
+    // The one line, in the place of the one that begins alike.
+    assert_eq!(shared_line.lines().count(), 1, "{shared_line}");
+    let mut lines: Vec<&str> = quick_start.lines().collect();
+    let places: Vec<usize> = (0..lines.len()).filter(|at| lines[*at].starts_with("    let limit = ")).collect();
+    let [place] = places[..] else { panic!("{quick_start}") };
+    lines[place] = shared_line.trim_end();
+    let shared = told(&told(&lines.join("\n"), ADDRESS, "ADDRESS"), REDIS, "REDIS");
+    let program = build("quick-start-shared", dependencies, &shared);
+    let redis = Server::redis().start();
+    let copies = [start(&program, &redis.url()), start(&program, &redis.url())];
+    assert_limited(until_refused(&copies.each_ref().map(|(_, address)| *address)));
+}

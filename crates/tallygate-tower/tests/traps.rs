@@ -1,0 +1,312 @@
+//! Known traps, each named once in the log, with its way out.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on must stop")]
+
+use std::convert::Infallible;
+use std::fmt::{self, Write as _};
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, Mutex};
+
+use bytes::Bytes;
+use http::{Request, Response};
+use http_body_util::Full;
+use tallygate::{
+    Check, CounterError, CounterName, CounterOp, CounterValue, Decision, Descriptor, MemoryStore, PolicySet, Store,
+    StoreError, Timestamp,
+};
+use tallygate_tower::{Caller, RateLimit, Rule, Trust};
+use tower::util::ServiceExt;
+use tower::{Layer as _, service_fn};
+use tracing::subscriber::DefaultGuard;
+use tracing::{Event, Level, Subscriber};
+use tracing_subscriber::layer::{Context, SubscriberExt};
+
+/// What was logged on this thread, as long as it is heard.
+struct Heard {
+    lines: Arc<Mutex<Vec<(Level, String)>>>,
+    _guard: DefaultGuard,
+}
+
+struct Ear(Arc<Mutex<Vec<(Level, String)>>>);
+
+struct Text(String);
+
+impl tracing::field::Visit for Text {
+    fn record_debug(&mut self, field: &tracing::field::Field, value: &dyn fmt::Debug) {
+        if field.name() == "message" {
+            write!(self.0, "{value:?}").unwrap();
+        }
+    }
+}
+
+impl<S: Subscriber> tracing_subscriber::Layer<S> for Ear {
+    fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
+        if event.metadata().target().starts_with("tallygate_tower") {
+            let mut text = Text(String::new());
+            event.record(&mut text);
+            self.0.lock().unwrap().push((*event.metadata().level(), text.0));
+        }
+    }
+}
+
+impl Heard {
+    fn listen() -> Self {
+        let lines = Arc::default();
+        let ear = Ear(Arc::clone(&lines));
+        let guard = tracing::subscriber::set_default(tracing_subscriber::registry().with(ear));
+        Self { lines, _guard: guard }
+    }
+
+    fn lines(&self) -> Vec<(Level, String)> {
+        self.lines.lock().unwrap().clone()
+    }
+
+    #[track_caller]
+    fn only(&self) -> (Level, String) {
+        let lines = self.lines();
+        let [line] = &lines[..] else { panic!("{lines:#?}") };
+        line.clone()
+    }
+}
+
+async fn send<S: Store + 'static>(layer: &RateLimit<S>, request: Request<()>) -> u16 {
+    let service = layer.layer(service_fn(|_: Request<()>| async {
+        Ok::<_, Infallible>(Response::new(Full::new(Bytes::from_static(b"served"))))
+    }));
+    service.oneshot(request).await.unwrap().status().as_u16()
+}
+
+fn from(peer: &str) -> Request<()> {
+    Request::builder().extension(SocketAddr::new(peer.parse().unwrap(), 1234)).body(()).unwrap()
+}
+
+fn forwarded(peer: &str, header: &'static str, value: &str) -> Request<()> {
+    let mut request = from(peer);
+    request.headers_mut().insert(header, value.parse().unwrap());
+    request
+}
+
+fn wide() -> RateLimit {
+    RateLimit::per_client("1000000/min".parse().unwrap())
+}
+
+fn trusting(proxies: &str) -> RateLimit {
+    wide().trust(Trust { proxies: proxies.parse().unwrap(), ..Trust::default() })
+}
+
+#[tokio::test]
+async fn without_a_peer_callers_share_one_limit_and_the_log_has_the_line_that_helps() {
+    let heard = Heard::listen();
+    let layer = RateLimit::per_client("2/min".parse().unwrap());
+    let mut statuses = Vec::new();
+    for _ in 0..4 {
+        statuses.push(send(&layer, Request::new(())).await);
+    }
+    assert_eq!(statuses, [200, 200, 429, 429]);
+    let (level, line) = heard.only();
+    assert_eq!(level, Level::ERROR);
+    assert!(line.contains("app.into_make_service_with_connect_info::<SocketAddr>()"), "{line}");
+    assert!(line.contains("RateLimit::peer"), "{line}");
+    // A caller with an address is not one of them.
+    assert_eq!(send(&layer, from("192.0.2.1")).await, 200);
+}
+
+#[tokio::test]
+async fn clones_and_services_of_a_layer_say_it_once_together() {
+    let heard = Heard::listen();
+    let layer = wide();
+    for layer in [&layer, &layer.clone(), &layer.clone().skip(|_| false)] {
+        send(layer, Request::new(())).await;
+    }
+    heard.only();
+}
+
+#[tokio::test]
+async fn the_peer_is_not_missed_where_nobody_asks_for_it() {
+    let heard = Heard::listen();
+    let layer = RateLimit::new().rule(Rule::new("r", "9/min".parse().unwrap()).by(Caller::header("x-api-key")));
+    send(&layer, Request::new(())).await;
+    assert_eq!(heard.lines(), []);
+}
+
+#[tokio::test]
+async fn a_forwarded_header_that_nobody_is_trusted_with_is_named_once() {
+    for header in ["x-forwarded-for", "forwarded"] {
+        let heard = Heard::listen();
+        let layer = wide();
+        for _ in 0..3 {
+            send(&layer, forwarded("192.0.2.1", header, "203.0.113.7")).await;
+        }
+        let (level, line) = heard.only();
+        assert!(level == Level::WARN && line.contains("RateLimit::trust"), "{line}");
+    }
+}
+
+#[tokio::test]
+async fn a_trusted_proxy_is_nothing_to_warn_of() {
+    let heard = Heard::listen();
+    let layer = trusting("10.0.0.0/8");
+    for _ in 0..1500 {
+        send(&layer, forwarded("10.0.0.1", "x-forwarded-for", "203.0.113.7")).await;
+    }
+    assert_eq!(heard.lines(), []);
+}
+
+#[tokio::test]
+async fn a_proxy_outside_the_trusted_networks_is_named_once() {
+    let heard = Heard::listen();
+    let layer = trusting("172.16.0.0/12");
+    // Somebody on the internet may write what it likes.
+    send(&layer, forwarded("192.0.2.1", "x-forwarded-for", "203.0.113.7")).await;
+    assert_eq!(heard.lines(), []);
+    for _ in 0..3 {
+        send(&layer, forwarded("10.0.0.1", "x-forwarded-for", "203.0.113.7")).await;
+    }
+    let (level, line) = heard.only();
+    assert!(level == Level::WARN && line.contains("10.0.0.1") && line.contains("RateLimit::trust"), "{line}");
+}
+
+#[tokio::test]
+async fn a_trusted_proxy_that_writes_another_header_is_named_once() {
+    let heard = Heard::listen();
+    let layer = trusting("10.0.0.0/8");
+    for _ in 0..3 {
+        send(&layer, forwarded("10.0.0.1", "x-real-ip", "203.0.113.7")).await;
+    }
+    let (level, line) = heard.only();
+    assert!(level == Level::WARN && line.contains("x-real-ip") && line.contains("Trust::header"), "{line}");
+}
+
+#[tokio::test]
+async fn a_layer_that_limits_nothing_says_so_once() {
+    let set: Arc<PolicySet> = PolicySet::default().into();
+    let nothing = [RateLimit::new(), RateLimit::new().policies(set, "api", |_| Descriptor::new())];
+    for (layer, remedy) in nothing.into_iter().zip(["RateLimit::rule", "RateLimit::policies"]) {
+        let heard = Heard::listen();
+        for _ in 0..3 {
+            send(&layer, from("192.0.2.1")).await;
+        }
+        let (level, line) = heard.only();
+        assert!(level == Level::ERROR && line.contains(remedy), "{line}");
+    }
+}
+
+/// Each rule that counts addresses, and each refusal, counted a call again.
+#[tokio::test]
+async fn a_call_is_looked_at_once() {
+    let by_address = |name: &str, limit: &str| Rule::new(name, limit.parse().unwrap());
+    let layers = [
+        RateLimit::per_client("1/h".parse().unwrap()),
+        RateLimit::new().rule(by_address("one", "9/h")).rule(by_address("other", "9/h")),
+    ];
+    for layer in layers {
+        let heard = Heard::listen();
+        for _ in 0..999 {
+            send(&layer, from("10.0.0.1")).await;
+        }
+        assert_eq!(heard.lines(), []);
+        send(&layer, from("10.0.0.1")).await;
+        heard.only();
+    }
+}
+
+#[tokio::test]
+async fn a_store_that_goes_away_and_comes_back_is_named_each_time() {
+    let heard = Heard::listen();
+    let (store, switch) = (MemoryStore::new(), Arc::new(AtomicBool::new(true)));
+    let layer = wide().store(Switched { store, works: Arc::clone(&switch) });
+    for works in [true, false, false, true, true] {
+        switch.store(works, Relaxed);
+        send(&layer, from("192.0.2.1")).await;
+    }
+    let levels: Vec<Level> = heard.lines().into_iter().map(|(level, _)| level).collect();
+    assert_eq!(levels, [Level::WARN, Level::INFO]);
+    assert!(heard.lines()[0].1.contains("on_error"), "{:?}", heard.lines());
+}
+
+/// A store that answers only while it works.
+struct Switched {
+    store: MemoryStore,
+    works: Arc<AtomicBool>,
+}
+
+impl Switched {
+    fn works(&self) -> Result<&MemoryStore, StoreError> {
+        let away = || StoreError::Unavailable { reason: "switched off".to_owned() };
+        self.works.load(Relaxed).then_some(&self.store).ok_or_else(away)
+    }
+}
+
+impl Store for Switched {
+    async fn check(&self, checks: &[Check<'_>]) -> Result<Decision, StoreError> {
+        self.works()?.check(checks).await
+    }
+
+    async fn peek(&self, checks: &[Check<'_>]) -> Result<Decision, StoreError> {
+        self.works()?.peek(checks).await
+    }
+
+    async fn refund(&self, check: &Check<'_>, charged_at: Option<Timestamp>) -> Result<u64, StoreError> {
+        self.works()?.refund(check, charged_at).await
+    }
+
+    async fn reset(&self, check: &Check<'_>) -> Result<bool, StoreError> {
+        self.works()?.reset(check).await
+    }
+
+    async fn count(&self, name: &CounterName, op: CounterOp) -> Result<CounterValue, CounterError> {
+        self.store.count(name, op).await
+    }
+}
+
+#[tokio::test]
+async fn a_thousand_calls_of_one_private_address_look_like_a_proxy() {
+    let heard = Heard::listen();
+    let layer = wide();
+    for _ in 0..999 {
+        send(&layer, from("10.0.0.1")).await;
+    }
+    assert_eq!(heard.lines(), []);
+    for _ in 0..1500 {
+        send(&layer, from("10.0.0.1")).await;
+    }
+    let (level, line) = heard.only();
+    assert!(level == Level::WARN && line.contains("one private address"), "{line}");
+}
+
+#[tokio::test]
+async fn other_callers_are_proof_that_it_is_none() {
+    for other in ["10.0.0.2", "192.0.2.1"] {
+        let heard = Heard::listen();
+        let layer = wide();
+        // Such as the probes of a load balancer among calls that come directly.
+        for _ in 0..1500 {
+            send(&layer, from("10.0.0.1")).await;
+            send(&layer, from(other)).await;
+        }
+        assert_eq!(heard.lines(), [], "{other}");
+    }
+}
+
+#[tokio::test]
+async fn a_public_address_may_call_as_often_as_it_likes() {
+    let heard = Heard::listen();
+    let layer = wide();
+    for _ in 0..1500 {
+        send(&layer, from("192.0.2.1")).await;
+    }
+    assert_eq!(heard.lines(), []);
+}
+
+#[tokio::test]
+async fn trust_in_everybody_is_named_once() {
+    for everybody in ["0.0.0.0/0", "10.0.0.0/8, ::/0"] {
+        let heard = Heard::listen();
+        let layer = trusting(everybody);
+        for _ in 0..3 {
+            send(&layer, forwarded("192.0.2.1", "x-forwarded-for", "203.0.113.7")).await;
+        }
+        let (level, line) = heard.only();
+        assert!(level == Level::WARN && line.contains("trust only your proxies"), "{line}");
+    }
+}

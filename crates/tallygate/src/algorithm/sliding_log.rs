@@ -1,0 +1,164 @@
+//! Remembers each admitted call. Twin: `tallygate-redis/lua/sliding_log.lua`.
+//!
+//! Each entry carries the running sum of units before and after its call, so the units of any stretch of the log are one
+//! subtraction and any position is one binary search: no decision walks the log, however long it is.
+
+use std::collections::VecDeque;
+
+use super::State;
+use crate::limit::{Limit, Numbers};
+
+/// The admitted calls, oldest first.
+#[derive(Debug, Clone)]
+pub(crate) struct SlidingLog {
+    calls: VecDeque<Call>,
+    limit: Limit,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Call {
+    at: u64,
+    /// The running sum of units before this call, modulo [`CYCLE`].
+    before: u64,
+    /// The running sum after it.
+    sum: u64,
+}
+
+/// Running sums start over here: far above any amount, and exact in a double.
+pub(crate) const CYCLE: u64 = 1_000_000_000_000_000;
+/// Expired calls dropped per admitted one: more than one, so that the log shrinks to what counts.
+const TRIM: usize = 16;
+/// The most calls a refund walks.
+const REFUND_CALLS: usize = 1000;
+
+/// The units from one running sum to a later one.
+fn units_between(earlier: u64, later: u64) -> u64 {
+    (later + CYCLE - earlier) % CYCLE
+}
+
+impl SlidingLog {
+    fn newest(&self) -> Option<&Call> {
+        self.calls.back()
+    }
+
+    fn held(&self, now: u64) -> u64 {
+        self.newest().map_or(now, |newest| newest.at.max(now))
+    }
+
+    /// How many of the oldest calls no longer count.
+    fn expired(&self, n: &Numbers, held: u64) -> usize {
+        self.calls.partition_point(|call| call.at + n.window <= held)
+    }
+
+    /// The running sums before the first call that counts and after the last.
+    fn sums(&self, n: &Numbers, held: u64) -> (u64, u64) {
+        match (self.calls.get(self.expired(n, held)), self.newest()) {
+            (Some(first), Some(newest)) => (first.before, newest.sum),
+            _ => (0, 0),
+        }
+    }
+
+    fn total(&self, n: &Numbers, held: u64) -> u64 {
+        let (before, after) = self.sums(n, held);
+        units_between(before, after)
+    }
+}
+
+impl State for SlidingLog {
+    fn fresh(limit: &Limit, _now: u64) -> Self {
+        Self { calls: VecDeque::new(), limit: limit.clone() }
+    }
+
+    fn fits(&self, limit: &Limit, now: u64) -> bool {
+        let n = limit.numbers();
+        n.window == self.limit.numbers().window && self.held(now) <= now + n.full
+    }
+
+    fn adopt(&mut self, limit: &Limit, now: u64) {
+        let units = self.total(self.limit.numbers(), self.held(now)).min(limit.numbers().amount);
+        *self = Self::fresh(limit, now);
+        if units > 0 {
+            self.calls.push_back(Call { at: now, before: 0, sum: units });
+        }
+    }
+
+    fn free(&self, limit: &Limit, now: u64) -> u64 {
+        let n = limit.numbers();
+        n.amount.saturating_sub(self.total(n, self.held(now)))
+    }
+
+    fn charge(&mut self, limit: &Limit, now: u64, cost: u64) {
+        let mut held = self.held(now);
+        let before = self.newest().map_or(0, |newest| newest.sum);
+        let mut sum = before + cost;
+        if sum >= CYCLE {
+            // In the sorted set, calls of one instant are ordered by their sums: the one that starts over comes later.
+            held += u64::from(self.newest().is_some_and(|newest| newest.at == held));
+            sum -= CYCLE;
+        }
+        self.calls.push_back(Call { at: held, before, sum });
+        self.calls.drain(..self.expired(limit.numbers(), held).min(TRIM));
+    }
+
+    /// The call itself is given back if it is the newest. Otherwise the oldest units are: what is left then counts for
+    /// longest, so a refund never lifts a bound.
+    fn refund(&mut self, limit: &Limit, now: u64, charged_at: u64, units: u64) -> u64 {
+        let n = limit.numbers();
+        let held = self.held(now);
+        if charged_at.saturating_add(n.window) <= held {
+            return 0;
+        }
+        if let Some(newest) = self.calls.back_mut()
+            && newest.at == charged_at
+            && units_between(newest.before, newest.sum) >= units
+        {
+            newest.sum = (newest.sum + CYCLE - units) % CYCLE;
+            if newest.sum == newest.before {
+                self.calls.pop_back();
+            }
+            return units;
+        }
+        let expired = self.expired(n, held);
+        let (before, _) = self.sums(n, held);
+        let walked = self.calls.iter().take(expired + REFUND_CALLS).skip(expired).next_back();
+        let given = units.min(walked.map_or(0, |last| units_between(before, last.sum)));
+        if given == 0 {
+            return 0;
+        }
+        let gone = self.calls.range(expired..).take_while(|call| units_between(before, call.sum) <= given).count();
+        self.calls.drain(expired..expired + gone);
+        if let Some(first) = self.calls.get_mut(expired) {
+            first.before = (before + given) % CYCLE;
+        }
+        given
+    }
+
+    fn retry_at(&self, limit: &Limit, now: u64, cost: u64) -> u64 {
+        let n = limit.numbers();
+        let held = self.held(now);
+        let needed = self.total(n, held) + cost - n.amount;
+        let (before, _) = self.sums(n, held);
+        let (mut low, mut high) = (self.expired(n, held), self.calls.len() - 1);
+        while low < high {
+            let middle = low + (high - low) / 2;
+            if units_between(before, self.calls[middle].sum) >= needed {
+                high = middle;
+            } else {
+                low = middle + 1;
+            }
+        }
+        self.calls[low].at + n.window
+    }
+
+    fn reset_at(&self, limit: &Limit, now: u64) -> u64 {
+        let n = limit.numbers();
+        match (self.newest(), self.total(n, self.held(now))) {
+            (Some(newest), 1..) => newest.at + n.window,
+            _ => now,
+        }
+    }
+
+    fn limit(&self) -> &Limit {
+        &self.limit
+    }
+}

@@ -1,0 +1,122 @@
+//! Counts per sub-window, the oldest counted whole. Twin: `tallygate-redis/lua/sliding_window.lua`.
+
+use std::collections::VecDeque;
+
+use super::State;
+use crate::limit::{Limit, Numbers};
+
+/// What was used in each sub-window that saw a call, oldest first.
+#[derive(Debug, Clone)]
+pub(crate) struct SlidingWindow {
+    used: VecDeque<Slot>,
+    limit: Limit,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Slot {
+    /// Sub-windows since the epoch.
+    index: u64,
+    units: u64,
+}
+
+impl SlidingWindow {
+    /// The sub-window in force.
+    fn held(&self, n: &Numbers, now: u64) -> u64 {
+        self.used.back().map_or(0, |newest| newest.index).max(now / n.slot())
+    }
+
+    /// The sub-windows that still count: the one in force and as many before it as make a whole window.
+    fn live(&self, n: &Numbers, held: u64) -> impl Iterator<Item = &Slot> {
+        self.used.iter().skip_while(move |slot| slot.index + n.slots < held)
+    }
+
+    fn total(&self, n: &Numbers, held: u64) -> u64 {
+        self.live(n, held).map(|slot| slot.units).sum()
+    }
+
+    /// When what was used in a sub-window stops counting.
+    fn forgotten_at(n: &Numbers, index: u64) -> u64 {
+        (index + n.slots + 1) * n.slot()
+    }
+}
+
+impl State for SlidingWindow {
+    fn fresh(limit: &Limit, _now: u64) -> Self {
+        Self { used: VecDeque::new(), limit: limit.clone() }
+    }
+
+    fn fits(&self, limit: &Limit, now: u64) -> bool {
+        let (n, old) = (limit.numbers(), self.limit.numbers());
+        let same = (n.slots, n.window) == (old.slots, old.window);
+        same && self.held(n, now) * n.slot() <= now + n.full
+    }
+
+    fn adopt(&mut self, limit: &Limit, now: u64) {
+        let old = self.limit.numbers();
+        let units = self.total(old, self.held(old, now)).min(limit.numbers().amount);
+        *self = Self::fresh(limit, now);
+        if units > 0 {
+            self.used.push_back(Slot { index: now / limit.numbers().slot(), units });
+        }
+    }
+
+    fn free(&self, limit: &Limit, now: u64) -> u64 {
+        let n = limit.numbers();
+        n.amount.saturating_sub(self.total(n, self.held(n, now)))
+    }
+
+    fn charge(&mut self, limit: &Limit, now: u64, cost: u64) {
+        let n = limit.numbers();
+        let held = self.held(n, now);
+        while self.used.front().is_some_and(|oldest| oldest.index + n.slots < held) {
+            self.used.pop_front();
+        }
+        match self.used.back_mut() {
+            Some(newest) if newest.index == held => newest.units += cost,
+            _ => self.used.push_back(Slot { index: held, units: cost }),
+        }
+    }
+
+    fn refund(&mut self, limit: &Limit, now: u64, charged_at: u64, units: u64) -> u64 {
+        let n = limit.numbers();
+        let held = self.held(n, now);
+        let own = charged_at / n.slot();
+        if own + n.slots < held {
+            return 0;
+        }
+        let mut rest = units;
+        let mut give_back = |slot: &mut Slot| {
+            let given = rest.min(slot.units);
+            slot.units -= given;
+            rest -= given;
+        };
+        // What the call itself has charged, and if that is not so much, the oldest that counts.
+        self.used.iter_mut().filter(|slot| slot.index == own).for_each(&mut give_back);
+        self.used.iter_mut().skip_while(|slot| slot.index + n.slots < held).for_each(give_back);
+        units - rest
+    }
+
+    fn retry_at(&self, limit: &Limit, now: u64, cost: u64) -> u64 {
+        let n = limit.numbers();
+        let held = self.held(n, now);
+        let mut needed = self.total(n, held) + cost - n.amount;
+        for slot in self.live(n, held) {
+            if slot.units >= needed {
+                return Self::forgotten_at(n, slot.index);
+            }
+            needed -= slot.units;
+        }
+        Self::forgotten_at(n, held)
+    }
+
+    fn reset_at(&self, limit: &Limit, now: u64) -> u64 {
+        let n = limit.numbers();
+        let held = self.held(n, now);
+        let newest = self.live(n, held).filter(|slot| slot.units > 0).last();
+        newest.map_or(now, |newest| Self::forgotten_at(n, newest.index))
+    }
+
+    fn limit(&self) -> &Limit {
+        &self.limit
+    }
+}

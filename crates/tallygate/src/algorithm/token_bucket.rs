@@ -1,0 +1,108 @@
+//! Refills evenly, holds at most the burst. Twin: `tallygate-redis/lua/token_bucket.lua`.
+
+use super::State;
+use crate::limit::{Limit, Numbers};
+
+/// What is missing from the bucket, in parts, as of `at`.
+#[derive(Debug, Clone)]
+pub(crate) struct TokenBucket {
+    at: u64,
+    used: u64,
+    limit: Limit,
+}
+
+impl TokenBucket {
+    /// The last tick at or before `now`, unless the state is already later.
+    #[inline]
+    fn held(&self, n: &Numbers, now: u64) -> u64 {
+        n.tick_of(now).max(self.at)
+    }
+
+    #[inline]
+    fn used_at(&self, n: &Numbers, held: u64) -> u64 {
+        let ticks = n.ticks_in(held - self.at);
+        self.used.saturating_sub(ticks.saturating_mul(n.refill))
+    }
+}
+
+/// Less than a unit in other parts: converted in doubles, as the twin does, and rounded up by enough to cover their error.
+#[expect(clippy::cast_precision_loss, clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "below 2^51")]
+fn convert(rest: u64, old_unit: u64, unit: u64) -> u64 {
+    match rest {
+        0 => 0,
+        _ => ((rest as f64 / old_unit as f64 * unit as f64).floor() as u64 + 2).min(unit),
+    }
+}
+
+impl State for TokenBucket {
+    fn fresh(limit: &Limit, now: u64) -> Self {
+        Self { at: limit.numbers().tick_of(now), used: 0, limit: limit.clone() }
+    }
+
+    #[inline]
+    fn fits(&self, limit: &Limit, now: u64) -> bool {
+        let (n, old) = (limit.numbers(), self.limit.numbers());
+        let same = limit.is_same(&self.limit) || (n.tick, n.refill, n.unit) == (old.tick, old.refill, old.unit);
+        same && self.at <= now + n.full && self.used_at(n, self.held(n, now)) <= n.capacity * n.unit
+    }
+
+    fn adopt(&mut self, limit: &Limit, now: u64) {
+        let (n, old) = (limit.numbers(), self.limit.numbers());
+        let used = self.used_at(old, self.held(old, now));
+        let (units, rest) = (used / old.unit, used % old.unit);
+        let used =
+            if units < n.capacity { units * n.unit + convert(rest, old.unit, n.unit) } else { n.capacity * n.unit };
+        *self = Self { used, ..Self::fresh(limit, now) };
+    }
+
+    #[inline]
+    fn free(&self, limit: &Limit, now: u64) -> u64 {
+        let n = limit.numbers();
+        (n.capacity * n.unit - self.used_at(n, self.held(n, now))) / n.unit
+    }
+
+    #[inline]
+    fn charge(&mut self, limit: &Limit, now: u64, cost: u64) {
+        let n = limit.numbers();
+        let held = self.held(n, now);
+        self.used = self.used_at(n, held) + cost * n.unit;
+        self.at = held;
+    }
+
+    /// Units that were regained since the charge are not given back a second time.
+    fn refund(&mut self, limit: &Limit, now: u64, charged_at: u64, units: u64) -> u64 {
+        let n = limit.numbers();
+        let held = self.held(n, now);
+        let used = self.used_at(n, held);
+        let regained = n.ticks_in(held.saturating_sub(n.tick_of(charged_at))).saturating_mul(n.refill) / n.unit;
+        let given = units.saturating_sub(regained).min(used.div_ceil(n.unit));
+        if given > 0 {
+            self.used = used.saturating_sub(given * n.unit);
+            self.at = held;
+        }
+        given
+    }
+
+    #[inline]
+    fn retry_at(&self, limit: &Limit, now: u64, cost: u64) -> u64 {
+        let n = limit.numbers();
+        let held = self.held(n, now);
+        let missing = self.used_at(n, held) + cost * n.unit - n.capacity * n.unit;
+        held + n.regained_after(missing)
+    }
+
+    #[inline]
+    fn reset_at(&self, limit: &Limit, now: u64) -> u64 {
+        let n = limit.numbers();
+        let held = self.held(n, now);
+        match self.used_at(n, held) {
+            0 => now,
+            used => held + n.regained_after(used),
+        }
+    }
+
+    #[inline]
+    fn limit(&self) -> &Limit {
+        &self.limit
+    }
+}

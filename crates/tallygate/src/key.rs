@@ -1,0 +1,187 @@
+//! The identity of one state: a policy's name and a subject. The only code that turns the two into bytes.
+
+use std::fmt::Write as _;
+
+use sha2::{Digest, Sha256};
+
+/// Which state a check is about: the policy it belongs to and the subject it counts.
+///
+/// A key borrows its parts, so asking a question allocates nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Key<'a> {
+    policy: &'a str,
+    subject: &'a [u8],
+}
+
+/// Why a policy name or a subject cannot be a key.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum KeyError {
+    /// The policy has no name.
+    #[error("the policy name is empty: name the policy, for example `login`")]
+    EmptyPolicy,
+    /// The policy name is too long.
+    #[error("the policy name has {bytes} bytes; at most {} are allowed", Key::MAX_POLICY)]
+    LongPolicy {
+        /// Its length.
+        bytes: usize,
+    },
+    /// The subject is empty.
+    #[error("the subject is empty: give callers without an identity a subject of their own, for example `anonymous`")]
+    EmptySubject,
+    /// The subject is too long.
+    #[error("the subject has {bytes} bytes; at most {} are allowed: hash it first", Key::MAX_SUBJECT)]
+    LongSubject {
+        /// Its length.
+        bytes: usize,
+    },
+}
+
+impl<'a> Key<'a> {
+    /// The longest policy name, in bytes.
+    pub const MAX_POLICY: usize = 128;
+    /// The longest subject, in bytes.
+    pub const MAX_SUBJECT: usize = 1024;
+    /// A part whose escaped form is longer than this is written as a digest.
+    const MAX_WRITTEN: usize = 128;
+
+    /// The key of `subject` under the policy named `policy`. Any bytes may be in either.
+    pub fn new(policy: &'a str, subject: &'a (impl AsRef<[u8]> + ?Sized)) -> Result<Self, KeyError> {
+        let subject = subject.as_ref();
+        match (policy.len(), subject.len()) {
+            (0, _) => Err(KeyError::EmptyPolicy),
+            (_, 0) => Err(KeyError::EmptySubject),
+            (bytes, _) if bytes > Self::MAX_POLICY => Err(KeyError::LongPolicy { bytes }),
+            (_, bytes) if bytes > Self::MAX_SUBJECT => Err(KeyError::LongSubject { bytes }),
+            _ => Ok(Self { policy, subject }),
+        }
+    }
+
+    /// The policy's name.
+    pub fn policy(&self) -> &'a str {
+        self.policy
+    }
+
+    /// Whom or what the policy counts.
+    pub fn subject(&self) -> &'a [u8] {
+        self.subject
+    }
+
+    /// `prefix:{subject}:policy:kind`, the name of the state in a shared store.
+    ///
+    /// The subject alone is the hash tag, so all states of one subject share a slot of a cluster. Everything that
+    /// could move the slot or end a part is escaped, so no two keys are written alike.
+    pub fn encode(&self, prefix: &str, kind: &str) -> String {
+        let mut written = String::with_capacity(prefix.len() + self.subject.len() + self.policy.len() + kind.len() + 8);
+        written.push_str(prefix);
+        written.push_str(":{");
+        push_part(&mut written, self.subject);
+        written.push_str("}:");
+        push_part(&mut written, self.policy.as_bytes());
+        written.push(':');
+        written.push_str(kind);
+        written
+    }
+}
+
+/// The policy, as it is written there, and the kind of an encoded key, for those who list a store; `None` if the text is not such a key.
+pub fn decode_policy<'k>(encoded: &'k str, prefix: &str) -> Option<(&'k str, &'k str)> {
+    let rest = encoded.strip_prefix(prefix)?.strip_prefix(":{")?;
+    let (_, rest) = rest.split_once("}:")?;
+    rest.rsplit_once(':')
+}
+
+/// Appends `part` with all but plain characters escaped as `%XX`, or `#` and a digest if that grows too long.
+fn push_part(written: &mut String, part: &[u8]) {
+    let start = written.len();
+    for &byte in part {
+        if byte.is_ascii_graphic() && !matches!(byte, b'%' | b'#' | b'{' | b'}' | b':') {
+            written.push(char::from(byte));
+        } else {
+            let _ = write!(written, "%{byte:02X}");
+        }
+    }
+    if written.len() - start > Key::MAX_WRITTEN {
+        written.truncate(start);
+        push_digest(written, &Sha256::digest(part)[..16]);
+    }
+}
+
+/// Appends what stands for a text that is too long: `#` and a digest of it.
+pub(crate) fn push_digest(written: &mut String, digest: &[u8]) {
+    written.push('#');
+    for byte in digest {
+        let _ = write!(written, "{byte:02x}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn encoded(policy: &str, subject: &[u8]) -> String {
+        Key::new(policy, subject).unwrap().encode("tallygate", "tb")
+    }
+
+    #[test]
+    fn plain_keys_stay_readable() {
+        assert_eq!(encoded("api", b"42"), "tallygate:{42}:api:tb");
+        assert_eq!(encoded("api", b"user:42"), "tallygate:{user%3A42}:api:tb");
+        assert_eq!(encoded("api", "zoë".as_bytes()), "tallygate:{zo%C3%AB}:api:tb");
+    }
+
+    #[test]
+    fn parts_do_not_run_into_each_other() {
+        assert_ne!(encoded("c", b"a:b"), encoded("b:c", b"a"));
+        assert_ne!(encoded("p", b"#00"), encoded("p", b"%2300"));
+    }
+
+    #[test]
+    fn braces_cannot_move_the_slot() {
+        assert_eq!(encoded("p", b"}{victim}"), "tallygate:{%7D%7Bvictim%7D}:p:tb");
+    }
+
+    #[test]
+    fn long_subjects_become_a_digest_and_still_differ() {
+        let (one, two) = (encoded("p", &[b'a'; 1000]), encoded("p", &[b'a'; 1001]));
+        assert!(one.len() < 60 && one.contains('#'), "{one}");
+        assert_ne!(one, two);
+    }
+
+    #[test]
+    fn bad_parts_are_refused_with_the_remedy() {
+        assert_eq!(Key::new("p", ""), Err(KeyError::EmptySubject));
+        assert_eq!(Key::new("", "s"), Err(KeyError::EmptyPolicy));
+        let mebibyte = vec![0; 1 << 20];
+        let error = Key::new("p", &mebibyte).unwrap_err();
+        assert_eq!(error.to_string(), "the subject has 1048576 bytes; at most 1024 are allowed: hash it first");
+        assert!(matches!(Key::new(&"p".repeat(129), "s"), Err(KeyError::LongPolicy { bytes: 129 })));
+    }
+
+    #[test]
+    fn the_policy_can_be_read_back() {
+        assert_eq!(decode_policy("tallygate:{a%3Ab}:login:sl", "tallygate"), Some(("login", "sl")));
+        assert_eq!(decode_policy("other:{a}:login:sl", "tallygate"), None);
+    }
+
+    proptest! {
+        #[test]
+        fn different_keys_are_written_differently(
+            a in prop::collection::vec(any::<u8>(), 1..200), b in prop::collection::vec(any::<u8>(), 1..200),
+            p in "[a-c:{}%#]{1,4}", q in "[a-c:{}%#]{1,4}",
+        ) {
+            prop_assert_eq!((&a, &p) == (&b, &q), encoded(&p, &a) == encoded(&q, &b));
+        }
+
+        #[test]
+        fn one_pair_of_braces_whatever_the_subject(subject in prop::collection::vec(any::<u8>(), 1..300), policy in "\\PC{1,20}") {
+            prop_assume!(policy.len() <= Key::MAX_POLICY);
+            let written = encoded(&policy, &subject);
+            prop_assert_eq!(written.matches('{').count(), 1);
+            prop_assert_eq!(written.matches('}').count(), 1);
+            prop_assert_eq!(written.matches(':').count(), 3);
+            prop_assert!(written.bytes().all(|byte| byte.is_ascii_graphic()));
+        }
+    }
+}

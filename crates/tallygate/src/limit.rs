@@ -1,0 +1,252 @@
+//! How much per how long, and by which algorithm: all a store needs to decide.
+
+mod numbers;
+mod text;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::algorithm::Algorithm;
+pub use numbers::Numbers;
+
+/// `amount` units per `window`, enforced by an [`Algorithm`]. Cheap to clone.
+///
+/// ```
+/// use tallygate::{Algorithm, Limit};
+/// use std::time::Duration;
+///
+/// let written: Limit = "10/s burst 50".parse()?;
+/// let built = Limit::builder(10, Duration::from_secs(1)).burst(50).build()?;
+/// assert_eq!(written, built);
+///
+/// let log: Limit = "5 per 2h sliding_log".parse()?;
+/// assert_eq!(log.algorithm(), Algorithm::SlidingLog);
+/// assert_eq!(log.to_string(), "5/2h sliding_log");
+/// # Ok::<(), tallygate::LimitError>(())
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Limit(Arc<Numbers>);
+
+/// A limit being described; [`build`](LimitBuilder::build) checks it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[must_use = "call `.build()`"]
+pub struct LimitBuilder {
+    amount: u64,
+    window: Duration,
+    burst: Option<u64>,
+    algorithm: Option<Algorithm>,
+}
+
+/// Why there is no such limit.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum LimitError {
+    /// The text does not follow the grammar.
+    #[error("`{text}` is not a limit: {problem}\n  {text}\n  {:>width$}", '^', width = *at + 1)]
+    Syntax {
+        /// What was written.
+        text: String,
+        /// The character at fault, counted from 0.
+        at: usize,
+        /// What is wrong there and what would be right.
+        problem: String,
+    },
+    /// The amount or the burst is beyond what is computed exactly.
+    #[error("{what} {value} is too large; the largest is {}", Limit::MAX_AMOUNT)]
+    TooLarge {
+        /// `amount` or `burst`.
+        what: &'static str,
+        /// What was asked.
+        value: u64,
+    },
+    /// The window is not between a millisecond and a year, in whole milliseconds.
+    #[error("a window of {window:?} does not work: use whole milliseconds, from 1 ms to 365 days")]
+    Window {
+        /// What was asked.
+        window: Duration,
+    },
+    /// Only a token bucket can hold more than it gains in one window.
+    #[error("`burst` has no meaning for {algorithm}: leave it out, or use token_bucket")]
+    BurstOnWindow {
+        /// The algorithm that was asked for.
+        algorithm: Algorithm,
+    },
+    /// A bucket that never refills, or holds nothing, cannot have a burst.
+    #[error("burst {burst} with an amount of {amount} has no meaning: both must be at least 1")]
+    EmptyBurst {
+        /// The burst asked for.
+        burst: u64,
+        /// The amount asked for.
+        amount: u64,
+    },
+    /// An empty bucket would take longer than a century to fill.
+    #[error("a burst of {burst} would take more than 100 years to refill; the largest that works is {largest}")]
+    SlowBurst {
+        /// The burst asked for.
+        burst: u64,
+        /// The largest burst at this rate.
+        largest: u64,
+    },
+}
+
+impl Limit {
+    /// The largest amount and the largest burst.
+    pub const MAX_AMOUNT: u64 = 1_000_000_000;
+
+    /// `amount` units per `window`.
+    pub fn builder(amount: u64, window: Duration) -> LimitBuilder {
+        LimitBuilder { amount, window, burst: None, algorithm: None }
+    }
+
+    /// `amount` units per second.
+    pub fn per_second(amount: u64) -> LimitBuilder {
+        Self::builder(amount, Duration::from_secs(1))
+    }
+
+    /// `amount` units per minute.
+    pub fn per_minute(amount: u64) -> LimitBuilder {
+        Self::builder(amount, Duration::from_secs(60))
+    }
+
+    /// `amount` units per hour.
+    pub fn per_hour(amount: u64) -> LimitBuilder {
+        Self::builder(amount, Duration::from_secs(3600))
+    }
+
+    /// `amount` units per day of 24 hours.
+    pub fn per_day(amount: u64) -> LimitBuilder {
+        Self::builder(amount, Duration::from_secs(86_400))
+    }
+
+    /// Units gained per window.
+    pub fn amount(&self) -> u64 {
+        self.0.amount
+    }
+
+    /// How long the amount is for.
+    pub fn window(&self) -> Duration {
+        Duration::from_micros(self.0.window)
+    }
+
+    /// The most that can be had at one instant: the burst of a token bucket, the amount of every other algorithm.
+    pub fn capacity(&self) -> u64 {
+        self.0.capacity
+    }
+
+    /// How the amount is enforced.
+    pub fn algorithm(&self) -> Algorithm {
+        self.0.algorithm
+    }
+
+    /// The step of time this limit is computed in: a microsecond unless the numbers are too large for it.
+    pub fn tick(&self) -> Duration {
+        Duration::from_micros(self.0.tick)
+    }
+
+    /// The longest time until nothing that was used counts any more.
+    pub fn full_after(&self) -> Duration {
+        Duration::from_micros(self.0.full)
+    }
+
+    /// The numbers the algorithms compute with. Not part of the stable interface: for stores only.
+    #[doc(hidden)]
+    pub fn numbers(&self) -> &Numbers {
+        &self.0
+    }
+
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+impl LimitBuilder {
+    /// How much a token bucket can hold. Without it, the amount.
+    pub fn burst(mut self, burst: u64) -> Self {
+        self.burst = Some(burst);
+        self
+    }
+
+    /// How the limit is enforced. Without it, as a token bucket.
+    pub fn algorithm(mut self, algorithm: Algorithm) -> Self {
+        self.algorithm = Some(algorithm);
+        self
+    }
+
+    /// The algorithm asked for so far.
+    pub fn chosen_algorithm(&self) -> Option<Algorithm> {
+        self.algorithm
+    }
+
+    /// Checks the description and works out the numbers of the algorithm.
+    pub fn build(self) -> Result<Limit, LimitError> {
+        let algorithm = self.algorithm.unwrap_or_default();
+        for (what, value) in [("amount", self.amount), ("burst", self.burst.unwrap_or(0))] {
+            if value > Limit::MAX_AMOUNT {
+                return Err(LimitError::TooLarge { what, value });
+            }
+        }
+        let numbers = Numbers::new(self.amount, self.window, self.burst, algorithm)?;
+        Ok(Limit(Arc::new(numbers)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_largest_and_the_smallest_work() {
+        for amount in [1, 2, 3, 7, 999_999_937, 1_000_000_000] {
+            for millis in [1, 2, 3, 1000, 86_400_000, 31_535_999_999, 365 * 86_400_000] {
+                for algorithm in Algorithm::ALL {
+                    let limit = Limit::builder(amount, Duration::from_millis(millis)).algorithm(algorithm).build();
+                    let limit = limit.unwrap_or_else(|error| panic!("{amount} per {millis} ms, {algorithm}: {error}"));
+                    assert!(limit.tick() * 1000 <= limit.window(), "{limit} has a tick of {:?}", limit.tick());
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_exact_is_refused_with_the_largest_that_works() {
+        let year = Duration::from_secs(365 * 86_400);
+        let error = Limit::builder(1, year).burst(101).build().unwrap_err();
+        assert_eq!(error, LimitError::SlowBurst { burst: 101, largest: 100 });
+        assert!(Limit::builder(1, year).burst(100).build().is_ok());
+        assert!(Limit::per_second(1_000_000_001).build().is_err());
+        assert!(Limit::builder(5, Duration::from_micros(1500)).build().is_err());
+        assert!(Limit::builder(5, Duration::ZERO).build().is_err());
+        assert!(Limit::builder(5, year + Duration::from_millis(1)).build().is_err());
+    }
+
+    #[test]
+    fn burst_belongs_to_the_token_bucket() {
+        for algorithm in Algorithm::ALL.into_iter().filter(|&algorithm| algorithm != Algorithm::TokenBucket) {
+            let error = Limit::per_minute(5).burst(6).algorithm(algorithm).build().unwrap_err();
+            assert_eq!(error, LimitError::BurstOnWindow { algorithm });
+        }
+        assert!(Limit::per_minute(0).burst(6).build().is_err());
+        assert!(Limit::per_minute(6).burst(0).build().is_err());
+    }
+
+    #[test]
+    fn ticks_are_microseconds_where_the_products_fit() {
+        let tick = |text: &str| text.parse::<Limit>().unwrap().tick().as_micros();
+        assert_eq!(tick("700000/s"), 1);
+        assert_eq!(tick("1000/day"), 1);
+        assert_eq!(tick("1000000000/365d"), 1);
+        assert_eq!(tick("999983/day"), 40);
+        assert_eq!(tick("1000000000/day sliding_counter"), 38_400);
+    }
+
+    #[test]
+    fn sub_windows_are_one_per_second_from_ten_up_to_sixty() {
+        let slots = |text: &str| text.parse::<Limit>().unwrap().numbers().slots;
+        assert_eq!(slots("5/s sliding_window"), 10);
+        assert_eq!(slots("5/30s sliding_window"), 30);
+        assert_eq!(slots("5/min sliding_window"), 60);
+        assert_eq!(slots("5/h sliding_window"), 60);
+        assert_eq!(slots("5/100s sliding_window"), 50);
+        assert_eq!(slots("5/ms sliding_window"), 10);
+    }
+}

@@ -1,0 +1,125 @@
+//! Waiting for one's turn.
+
+use std::future::Future;
+use std::hash::{BuildHasher, RandomState};
+use std::time::Duration;
+
+use super::{CheckError, Limiter};
+use crate::check::Check;
+use crate::decision::Decision;
+use crate::store::Store;
+
+/// Why a turn did not come.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum NotReady {
+    /// It would come later than the caller is willing to wait. Nothing was charged.
+    #[error("the next turn is {wait:?} away, longer than there is to wait")]
+    TooLate {
+        /// How long the next wait would be.
+        wait: Duration,
+    },
+    /// It will never come: the limit is zero.
+    #[error("no wait will do: the limit is zero")]
+    Never,
+    /// There was no answer.
+    #[error(transparent)]
+    Check(#[from] CheckError),
+}
+
+impl<S: Store> Limiter<S> {
+    /// Waits until all checks fit, and charges them: for those who call somebody else's service and must not do so too
+    /// often, together with everybody who shares the store.
+    ///
+    /// It waits exactly as long as the store says, and a little longer at random, so that many who wait do not come back at
+    /// once; then it asks again, for others may have been faster. It gives up as soon as the next wait would exceed
+    /// `patience` in all, without waiting for it. `sleep` is the timer of your runtime.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// use std::time::Duration;
+    /// use tallygate::{Check, Key, Limit, Limiter, MemoryStore};
+    ///
+    /// let limiter = Limiter::new(MemoryStore::new());
+    /// let limit: Limit = "100/s burst 1".parse()?;
+    /// let check = Check::new(Key::new("stripe", "our-account")?, &limit);
+    /// for _ in 0..3 {
+    ///     limiter.until_ready(&[check], Duration::from_secs(1), tokio::time::sleep).await?;
+    ///     // call them
+    /// }
+    /// # Ok(()) }
+    /// ```
+    pub async fn until_ready<F: Future<Output = ()>>(
+        &self,
+        checks: &[Check<'_>],
+        patience: Duration,
+        mut sleep: impl FnMut(Duration) -> F,
+    ) -> Result<Decision, NotReady> {
+        let mut left = patience;
+        loop {
+            let decision = self.check_all(checks).await?;
+            if decision.allowed() {
+                return Ok(decision);
+            }
+            let Some(wait) = decision.binding().retry_after() else { return Err(NotReady::Never) };
+            left = left.checked_sub(wait).ok_or(NotReady::TooLate { wait })?;
+            let extra = jitter(wait).min(left);
+            left -= extra;
+            sleep(wait + extra).await;
+        }
+    }
+}
+
+/// Up to a quarter of a wait, and up to a millisecond at least.
+fn jitter(wait: Duration) -> Duration {
+    let most = (wait / 4).max(Duration::from_millis(1));
+    let micros = u64::try_from(most.as_micros()).unwrap_or(u64::MAX);
+    Duration::from_micros(RandomState::new().hash_one(0_u8) % (micros + 1))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+    use crate::clock::{ManualClock, Timestamp};
+    use crate::store::at_once as ready;
+    use crate::{Key, Limit, MemoryStore};
+
+    fn limiter() -> (Limiter, ManualClock) {
+        let clock = ManualClock::new(Timestamp::from_micros(1_000_000_000));
+        (Limiter::new(MemoryStore::builder().clock(clock.clone()).build()), clock)
+    }
+
+    #[test]
+    fn a_turn_comes_when_the_limit_says_and_at_most_a_quarter_later() {
+        let (limiter, clock) = limiter();
+        let limit: Limit = "10/s burst 1".parse().unwrap();
+        let check = Check::new(Key::new("p", "s").unwrap(), &limit);
+        let slept = Cell::new(Duration::ZERO);
+        let sleep = |wait| {
+            clock.advance(wait);
+            slept.set(slept.get() + wait);
+            std::future::ready(())
+        };
+        for turn in 0..10 {
+            ready(limiter.until_ready(&[check], Duration::from_secs(1), sleep)).unwrap();
+            let due = Duration::from_millis(100) * turn;
+            assert!((due..=due.mul_f64(1.25)).contains(&slept.get()), "{turn}: {:?}", slept.get());
+        }
+    }
+
+    #[test]
+    fn nobody_waits_for_what_comes_too_late_or_never() {
+        let (limiter, _) = limiter();
+        let sleep = |_| -> std::future::Ready<()> { unreachable!("there is nothing to wait for") };
+        let limit: Limit = "1/h".parse().unwrap();
+        let check = Check::new(Key::new("p", "s").unwrap(), &limit);
+        ready(limiter.until_ready(&[check], Duration::ZERO, sleep)).unwrap();
+        let late = ready(limiter.until_ready(&[check], Duration::from_secs(60), sleep));
+        assert_eq!(late, Err(NotReady::TooLate { wait: Duration::from_secs(3600) }));
+        let zero: Limit = "0/h".parse().unwrap();
+        let never = Check::new(Key::new("p", "z").unwrap(), &zero);
+        assert_eq!(ready(limiter.until_ready(&[never], Duration::MAX, sleep)), Err(NotReady::Never));
+    }
+}

@@ -1,7 +1,7 @@
 //! Rules no tool checks for us: dependencies, words, sizes, links.
 
 mod dependencies;
-mod files;
+pub mod files;
 mod licence;
 mod links;
 mod text;

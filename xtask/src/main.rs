@@ -4,6 +4,7 @@ mod bench;
 mod ci;
 mod fuzz;
 mod hygiene;
+mod lines;
 mod proto;
 mod run;
 mod setup;
@@ -20,6 +21,7 @@ usage: cargo xtask <verb>
   test [cargo test arguments]           setup, all tests, then the interleaving tests
   ci                                    fmt, clippy, doc, hygiene, proto, test: what CI runs
   hygiene                               dependencies, file sizes, forbidden words, links
+  lines [--at REVISION]                 count lines by crate: product, generated, tests
   proto [--check]                       generate the code of Envoy's protocol, or tell whether it is up to date
   twins --steps N [--algorithm A]       compare memory and Lua over N random steps
   fuzz [seconds]                        feed made-up headers to the walk over forwarded addresses
@@ -36,6 +38,7 @@ fn main() -> ExitCode {
         "test" => test::run(rest),
         "ci" => ci::run(),
         "hygiene" => hygiene::run(),
+        "lines" => lines::run(rest),
         "proto" => proto::run(rest),
         "twins" => twins::run(rest),
         "fuzz" => fuzz::run(rest),

@@ -31,8 +31,13 @@ impl TextFile {
 
 /// Whether git tracks them is not asked: what is about to be committed counts too.
 pub fn all() -> Result<Vec<TextFile>> {
+    below(&run::root())
+}
+
+/// The text files of a folder, by their path from there.
+pub fn below(folder: &Path) -> Result<Vec<TextFile>> {
     let mut files = Vec::new();
-    collect(&run::root(), "", &mut files)?;
+    collect(folder, "", &mut files)?;
     files.sort_by(|one, other| one.path.cmp(&other.path));
     Ok(files)
 }

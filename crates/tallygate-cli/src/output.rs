@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 
-use serde_json::Value;
+use serde::Serialize;
 use tallygate::{Decision, Source, Status};
 use tallygate_http::decision_json;
 
@@ -31,8 +31,8 @@ pub(crate) struct OutputArgs {
 }
 
 /// One JSON value on a line of its own.
-pub(crate) fn write_json(out: &mut impl Write, value: &Value) -> io::Result<()> {
-    writeln!(out, "{}", plain::json(&value.to_string()))
+pub(crate) fn write_json(out: &mut impl Write, value: &impl Serialize) -> io::Result<()> {
+    writeln!(out, "{}", plain::json(&serde_json::to_string(value)?))
 }
 
 /// One decision, in the form that was asked for.

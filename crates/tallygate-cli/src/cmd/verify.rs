@@ -18,7 +18,7 @@ use clap::builder::RangedU64ValueParser;
 use tallygate::{Algorithm, Limiter, MemoryStore, StoreError};
 use tallygate_redis::{Audit, ServerReport, Sweep};
 
-use crate::output::{Outcome, OutputArgs};
+use crate::output::{self, Outcome, OutputArgs};
 use crate::progress::Progress;
 use crate::store::{self, StoreArgs};
 use crate::table;
@@ -76,7 +76,17 @@ pub(crate) async fn run(args: Args, out: &mut impl Write) -> anyhow::Result<Outc
         let Some(url) = args.store.url() else {
             bail!("the recipes are written for a server: name one with --store redis://127.0.0.1:6379");
         };
-        return recipes::run(url, &args.store.prefix, &args.output, out).await;
+        let server = tallygate_recipes::Server::connect(url, &args.store.prefix).await.context("--store")?;
+        let mut progress = Progress::new();
+        let show = |number, of, name: &str| progress.show(|| format!("{number} of {of}: {name}"));
+        let report = tallygate_recipes::run(server, &random::run_name(), show).await?;
+        drop(progress);
+        if args.output.json {
+            output::write_json(out, &report)?
+        } else {
+            recipes::write(&report, out)?
+        }
+        return Ok(if report.caught == report.of { Outcome::Allowed } else { Outcome::Denied });
     }
     let algorithm = match args.algorithm.as_str() {
         "all" => None,

@@ -165,6 +165,23 @@ fn every_recipe_is_caught_on_valkey() {
     }
 }
 
+/// The same judge convicts ours: a state that is lost during a wait admits twice.
+#[test]
+fn ours_fails_among_the_recipes_if_its_states_are_lost() {
+    let server = Server::redis().start();
+    let url = server.url();
+    let ran = thread::scope(|scope| {
+        let verified = scope.spawn(|| verify(&url, &["--recipes"]));
+        while !verified.is_finished() {
+            thread::sleep(Duration::from_millis(100));
+            server.command(&["FLUSHDB"]).ok();
+        }
+        verified.join().unwrap()
+    });
+    assert_eq!(ran.code, 1, "{}{}", ran.stdout, ran.stderr);
+    assert!(ran.stdout.contains("OURS FAILED") && ran.stdout.contains("ours under e: "), "{}", ran.stdout);
+}
+
 /// However the parent ends, its workers end too.
 #[cfg(target_os = "linux")]
 #[test]

@@ -1,0 +1,92 @@
+//! Limiters that are often written and wrong: run on a real server, beside Tallygate, under the same calls and before
+//! the same judge. `tallygate verify --recipes` prints the report.
+
+mod book;
+mod driver;
+mod evidence;
+mod recipe;
+mod server;
+
+use anyhow::{Context, anyhow};
+use serde::Serialize;
+use tallygate_redis::Sweep;
+
+pub use evidence::Evidence;
+pub use server::Server;
+
+/// Every recipe, judged.
+#[derive(Debug, Serialize)]
+pub struct Report {
+    /// Recipes that were caught.
+    pub caught: usize,
+    /// Recipes that were run.
+    pub of: usize,
+    /// One for each recipe.
+    pub recipes: Vec<Trial>,
+    /// The server's name and version.
+    #[serde(skip)]
+    pub version: String,
+}
+
+/// What a recipe did, and what ours did under the same calls.
+#[derive(Debug, Serialize)]
+pub struct Trial {
+    /// The letter of the recipe.
+    pub recipe: &'static str,
+    /// What it does.
+    pub name: &'static str,
+    /// How it fails.
+    pub flaw: &'static str,
+    /// The limits it means to enforce; the last is judged.
+    pub limits: &'static [&'static str],
+    /// The evidence against the recipe.
+    pub wrong: Evidence,
+    /// The evidence against ours.
+    pub ours: Evidence,
+    /// Whether ours is sound and every answer is right to the unit and the microsecond.
+    pub ours_exact: bool,
+    /// Whether the recipe has a fault and ours has none.
+    pub caught: bool,
+}
+
+/// Runs every recipe. `run` is part of the names of the keys, and must be new; `progress` gets the number of the next
+/// recipe, how many there are, and its name.
+///
+/// Recipes leave keys that never expire. All keys of the run are deleted at the end, and on Ctrl-C.
+pub async fn run(mut server: Server, run: &str, progress: impl FnMut(usize, usize, &str)) -> anyhow::Result<Report> {
+    let report = tokio::select! {
+        report = run_all(&mut server, run, progress) => report,
+        _ = tokio::signal::ctrl_c() => Err(anyhow!("interrupted; the keys of the recipes have been deleted")),
+    };
+    server.delete_keys(run).await?;
+    report
+}
+
+async fn run_all(
+    server: &mut Server,
+    run: &str,
+    mut progress: impl FnMut(usize, usize, &str),
+) -> anyhow::Result<Report> {
+    let servers = server.audit.servers().await?;
+    let version = servers.first().map_or(String::new(), |server| server.version.clone());
+    let of = book::RECIPES.len();
+    let mut recipes = Vec::with_capacity(of);
+    for (number, recipe) in (1..).zip(&book::RECIPES) {
+        progress(number, of, recipe.name);
+        let limits = recipe.limits()?;
+        let judged = limits.last().context("a recipe has a limit")?;
+        let mut evidence = Vec::new();
+        for (whose, ours) in [("recipe", false), ("ours", true)] {
+            let policy = format!("{whose}-{run}-{}", recipe.letter);
+            let records = driver::drive(server, recipe, &limits, &policy, ours).await.context(recipe.name)?;
+            let audited = server.audit.run(&Sweep::of(&server.prefix)?.policies(&policy), |_| {}).await?;
+            evidence.push(Evidence::judge(judged, &records, audited.orphans));
+        }
+        let [wrong, ours] = <[Evidence; 2]>::try_from(evidence).ok().context("there are two")?;
+        let (ours_exact, caught) = (ours.is_exact(), !wrong.sound && ours.is_exact());
+        let recipe::Recipe { letter, name, flaw, limits, .. } = *recipe;
+        recipes.push(Trial { recipe: letter, name, flaw, limits, wrong, ours, ours_exact, caught });
+    }
+    let caught = recipes.iter().filter(|trial| trial.caught).count();
+    Ok(Report { caught, of, recipes, version })
+}

@@ -1,0 +1,67 @@
+//! A recipe: a limiter as it is often written, how it fails, and the calls that show it.
+
+use tallygate::{Limit, LimitError};
+
+pub(crate) struct Recipe {
+    pub(crate) letter: &'static str,
+    pub(crate) name: &'static str,
+    pub(crate) flaw: &'static str,
+    /// What it means to enforce. Of several the last is judged.
+    pub(crate) limits: &'static [&'static str],
+    pub(crate) code: Code,
+    pub(crate) drive: &'static [Step],
+}
+
+impl Recipe {
+    pub(crate) fn limits(&self) -> Result<Vec<Limit>, LimitError> {
+        self.limits.iter().map(|text| text.parse()).collect()
+    }
+}
+
+/// What a client runs for one call.
+#[derive(Clone, Copy)]
+pub(crate) enum Code {
+    /// A script that sets `allowed`. It has the locals of `PRELUDE` in `server.rs`.
+    Script(&'static str),
+    /// Commands, their words separated by spaces; then what their numbers make of the call, and which commands follow.
+    Commands { first: fn(&Call) -> Vec<String>, then: fn(&Call, &[i64]) -> (bool, Vec<String>) },
+}
+
+/// One call, as the client of a recipe sees it.
+#[derive(Debug, Clone)]
+pub(crate) struct Call {
+    pub(crate) key: String,
+    pub(crate) amounts: Vec<i64>,
+    pub(crate) capacity: u64,
+    pub(crate) window_ms: u64,
+    pub(crate) cost: i64,
+    /// What the clock of this client shows, in microseconds.
+    pub(crate) client_us: u64,
+    pub(crate) id: u64,
+    /// Only the last of several limits is asked.
+    pub(crate) last_only: bool,
+}
+
+/// What happens to a limiter.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Step {
+    /// Calls of one unit, as fast as possible.
+    Calls(usize),
+    /// The same, of the last limit alone.
+    LastOnly(usize),
+    /// Calls of this many units, as fast as possible.
+    Costs(usize, i64),
+    /// Calls this many milliseconds apart.
+    Paced(usize, u64),
+    /// The client dies after its first commands.
+    Dies,
+    /// Clients that stop after their first commands, until `Resume`.
+    Stall(usize),
+    Resume,
+    /// Milliseconds.
+    Wait(u64),
+    /// The next clients have clocks that are this many windows ahead.
+    WindowsAhead(u64),
+    /// The next clients have clocks that say that this many milliseconds of the first call's window are left.
+    Rest(u64),
+}

@@ -189,9 +189,10 @@ fn a_daemon_that_fails_to_come_up_shows_its_log() {
 
 #[test]
 fn a_daemon_gets_signals_and_is_waited_for() {
-    let mut command = Command::new("sh");
     let script = "trap 'echo again' HUP; trap 'echo bye; exit 7' TERM; echo up; while :; do sleep 0.01; done";
-    command.args(["-c", script]);
+    // A shell cannot trap a signal that was ignored when it started, as SIGHUP is below `nohup`.
+    let mut command = Command::new("env");
+    command.args(["--default-signal=HUP,TERM", "sh", "-c", script]);
     let daemon = Daemon::start(command, tempfile::tempdir().unwrap(), &[]);
     let logged = |text: &str| until(text, PATIENCE, || daemon.log().contains(text).then_some(()));
     logged("up");

@@ -8,7 +8,6 @@ mod store;
 
 mod output;
 mod paint;
-mod plain;
 mod progress;
 mod span;
 mod table;
@@ -20,6 +19,7 @@ use std::process::ExitCode;
 use anyhow::Context;
 use clap::{Parser, Subcommand};
 use tallygate::LimitError;
+use tallygate_http::sanitize;
 
 use cmd::{audit, check, counter, demo, explain, peek, refund, reset, schema, serve, validate, verify};
 use output::Outcome;
@@ -123,19 +123,19 @@ fn report(error: &anyhow::Error) {
         return;
     }
     let message = format!("{error:#}");
-    // A limit's error draws a caret below the text, which the library has made plain, and files have a line for each
+    // A limit's error draws a caret below the text, which the library has sanitized, and files have a line for each
     // finding. Nothing else may break the line.
     let lines = error.is::<LimitError>() || error.is::<Unusable>();
-    let message = if lines { plain::lines(&message) } else { plain::text(&message) };
+    let message = if lines { sanitize::lines(&message) } else { sanitize::text(&message) };
     let _ = writeln!(io::stderr(), "error: {message}");
 }
 
-/// The parser repeats what it was given, so on an error it is given plain text instead.
+/// The parser repeats what it was given, so on an error it is given safe text instead.
 fn report_usage(error: &clap::Error, args: &[OsString]) -> ExitCode {
-    let plain_args = args.iter().map(|arg| plain::text(&arg.to_string_lossy()));
-    let printed = match Cli::try_parse_from(plain_args) {
+    let safe_args = args.iter().map(|arg| sanitize::text(&arg.to_string_lossy()));
+    let printed = match Cli::try_parse_from(safe_args) {
         Err(same) if same.kind() == error.kind() => same.print(),
-        _ => writeln!(io::stderr(), "{}", plain::lines(&error.to_string())),
+        _ => writeln!(io::stderr(), "{}", sanitize::lines(&error.to_string())),
     };
     let failed = error.use_stderr() || printed.is_err();
     ExitCode::from(if failed { 2 } else { 0 })

@@ -4,9 +4,9 @@ use std::io::{self, Write};
 
 use serde::Serialize;
 use tallygate::{Decision, Source, Status};
-use tallygate_http::decision_json;
+use tallygate_http::{decision_json, sanitize};
 
-use crate::{plain, span};
+use crate::span;
 
 /// What an exit code tells.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -32,7 +32,7 @@ pub(crate) struct OutputArgs {
 
 /// One JSON value on a line of its own.
 pub(crate) fn write_json(out: &mut impl Write, value: &impl Serialize) -> io::Result<()> {
-    writeln!(out, "{}", plain::json(&serde_json::to_string(value)?))
+    writeln!(out, "{}", sanitize::json(&serde_json::to_string(value)?))
 }
 
 /// One decision, in the form that was asked for.
@@ -49,7 +49,7 @@ pub(crate) fn write_decision(
     if let [_] = policies {
         return Ok(());
     }
-    let names: Vec<String> = policies.iter().map(|policy| plain::text(policy)).collect();
+    let names: Vec<String> = policies.iter().map(|policy| sanitize::text(policy)).collect();
     let width = names.iter().map(|name| name.chars().count()).max().unwrap_or(0);
     for (name, status) in names.iter().zip(decision.statuses()) {
         writeln!(out, "  {name:<width$}  {}", status_text(status))?;
@@ -62,7 +62,7 @@ pub(crate) fn decision_text(policies: &[&str], decision: &Decision) -> String {
     let binding = decision.binding();
     let mut text = status_text(binding);
     if policies.len() > 1 {
-        text += &format!("  ({} binds)", plain::text(policies[decision.binding_index()]));
+        text += &format!("  ({} binds)", sanitize::text(policies[decision.binding_index()]));
     }
     match decision.source() {
         Source::Store => {}

@@ -6,8 +6,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 use tallygate_config::{Config, Finding, Findings};
-
-use crate::plain;
+use tallygate_http::sanitize;
 
 /// What stands for standard input, and the name that findings call it by.
 const STDIN: (&str, &str) = ("-", "(stdin)");
@@ -34,9 +33,9 @@ impl std::error::Error for Unusable {}
 pub(crate) fn text(finding: &Finding) -> String {
     // What comes from a file or its name must not start a line of its own.
     let Finding { severity, file, line, column, message, help } = finding;
-    let mut text = format!("{}:{line}:{column}: {severity}: {}", plain::text(file), plain::text(message));
+    let mut text = format!("{}:{line}:{column}: {severity}: {}", sanitize::text(file), sanitize::text(message));
     if let Some(help) = help {
-        text += &format!("\n  help: {}", plain::text(help));
+        text += &format!("\n  help: {}", sanitize::text(help));
     }
     text
 }

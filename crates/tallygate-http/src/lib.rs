@@ -7,6 +7,7 @@
 //! - [`Problem`] is the body of a refusal (`application/problem+json`);
 //! - [`Answer`] and [`decision_json`] are the object the server answers and the command line prints;
 //! - [`verdict_headers`], [`verdict_problem`] and [`verdict_json`] do all three for a call under policies;
+//! - [`sanitize`] makes untrusted text safe to show;
 //! - [`client_address`] finds the caller behind proxies that are trusted, and believes nobody else.
 //!
 //! ```
@@ -38,6 +39,7 @@ mod decision;
 mod digest;
 mod headers;
 mod problem;
+pub mod sanitize;
 mod verdict;
 
 pub use address::{ForwardedHeader, InvalidProxies, Prefixes, Trust, TrustedProxies, client_address};

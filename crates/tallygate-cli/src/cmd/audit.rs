@@ -4,14 +4,15 @@ use std::io::Write;
 
 use anyhow::{Context, bail, ensure};
 use serde_json::{Value, json};
+use tallygate_http::sanitize;
 use tallygate_redis::{Audit, AuditReport, ServerReport, Sweep};
 
 use crate::output::{self, Outcome, OutputArgs};
 use crate::paint::Paint;
 use crate::progress::Progress;
+use crate::span;
 use crate::store::StoreArgs;
 use crate::table::{self, Cell, Table};
-use crate::{plain, span};
 
 /// Look through a Redis or Valkey store: keys without an end, memory by policy, eviction
 #[derive(Debug, clap::Args)]
@@ -73,7 +74,7 @@ fn write_text(out: &mut impl Write, args: &Args, report: &AuditReport) -> anyhow
     write_usage(out, report, paint)?;
     for server in &report.servers {
         if let Some(warning) = server.warning() {
-            writeln!(out, "{} {}", paint.bad("warning:"), plain::text(&warning))?;
+            writeln!(out, "{} {}", paint.bad("warning:"), sanitize::text(&warning))?;
         }
     }
     if report.lasting_counters > 0 {
@@ -91,11 +92,11 @@ fn write_servers(out: &mut impl Write, servers: &[ServerReport], paint: Paint) -
             most => format!("{} of {}", table::bytes(server.used_memory), table::bytes(most)),
         };
         rows.row(vec![
-            Cell::word(plain::text(&server.address)),
-            Cell::word(plain::text(&server.version)),
+            Cell::word(sanitize::text(&server.address)),
+            Cell::word(sanitize::text(&server.version)),
             Cell::number(server.keys),
             Cell::figure(memory),
-            Cell::word(plain::text(&server.maxmemory_policy)).good_if(!server.evicts()),
+            Cell::word(sanitize::text(&server.maxmemory_policy)).good_if(!server.evicts()),
             Cell::fault(server.evicted_keys),
         ]);
     }
@@ -109,7 +110,7 @@ fn write_usage(out: &mut impl Write, report: &AuditReport, paint: Paint) -> anyh
     }
     let mut rows = Table::default();
     for usage in report.usage.iter().take(ROWS) {
-        let policy = usage.policy.as_deref().map_or_else(|| "(others)".to_owned(), plain::text);
+        let policy = usage.policy.as_deref().map_or_else(|| "(others)".to_owned(), sanitize::text);
         let each = usage.bytes / usage.keys.max(1);
         rows.row(vec![
             Cell::word(policy),
@@ -128,7 +129,7 @@ fn write_usage(out: &mut impl Write, report: &AuditReport, paint: Paint) -> anyh
     writeln!(out)?;
     let mut rows = Table::default();
     for large in report.largest.iter().take(ROWS / 2) {
-        rows.row(vec![Cell::figure(table::bytes(large.bytes)), Cell::word(plain::text(&large.key))]);
+        rows.row(vec![Cell::figure(table::bytes(large.bytes)), Cell::word(sanitize::text(&large.key))]);
     }
     rows.write(out, &["largest", "key"], paint)?;
     Ok(writeln!(out)?)
@@ -146,7 +147,7 @@ fn write_orphans(out: &mut impl Write, args: &Args, report: &AuditReport, paint:
     let would = format!("{} would never expire:", table::count(report.orphans, "key"));
     writeln!(out, "{}", paint.bad(&would))?;
     for key in &report.listed {
-        writeln!(out, "  {}", plain::text(key))?;
+        writeln!(out, "  {}", sanitize::text(key))?;
     }
     let more = report.orphans.saturating_sub(report.listed.len() as u64);
     if more > 0 {

@@ -4,9 +4,9 @@ use std::io::Write;
 
 use serde_json::{Value, json};
 use tallygate::{Limiter, Timestamp};
+use tallygate_http::sanitize;
 
 use crate::output::{self, Outcome, OutputArgs};
-use crate::plain;
 use crate::question::{CostArg, QuestionArgs};
 use crate::store::{StoreArgs, note_if_forgotten};
 
@@ -46,7 +46,7 @@ pub(crate) async fn run(args: Args, out: &mut impl Write) -> anyhow::Result<Outc
         if args.output.json {
             refunds.push(json!({ "policy": policy, "cost": cost, "refunded": refunded }));
         } else {
-            writeln!(out, "{}: {refunded} of {cost} given back", plain::text(policy))?;
+            writeln!(out, "{}: {refunded} of {cost} given back", sanitize::text(policy))?;
         }
     }
     if args.output.json {

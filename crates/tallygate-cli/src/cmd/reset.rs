@@ -4,9 +4,9 @@ use std::io::Write;
 
 use serde_json::{Value, json};
 use tallygate::Limiter;
+use tallygate_http::sanitize;
 
 use crate::output::{self, Outcome, OutputArgs};
-use crate::plain;
 use crate::question::QuestionArgs;
 use crate::store::{StoreArgs, note_if_forgotten};
 
@@ -40,7 +40,7 @@ pub(crate) async fn run(args: Args, out: &mut impl Write) -> anyhow::Result<Outc
             resets.push(json!({ "policy": policy, "existed": existed }));
         } else {
             let said = if existed { "forgotten" } else { "there was nothing to forget" };
-            writeln!(out, "{}: {said}", plain::text(policy))?;
+            writeln!(out, "{}: {said}", sanitize::text(policy))?;
         }
     }
     if args.output.json {

@@ -3,17 +3,18 @@
 use std::io::{self, Write};
 
 use tallygate::{Cost, Descriptor, Excess, Mode, Ruling, Source, Verdict};
+use tallygate_http::sanitize;
 
 use super::{Applying, Explained};
 use crate::paint::Paint;
+use crate::span;
 use crate::table::{Cell, Table, thousands};
-use crate::{plain, span};
 
 /// The call, the policies that apply with their state, those that do not, and the answer.
 pub(super) fn write(out: &mut impl Write, explained: &Explained<'_>, cost: Cost) -> io::Result<()> {
     let paint = Paint::for_stdout();
     let several = explained.descriptors.len() > 1;
-    writeln!(out, "{}", paint.title(&format!("domain {}, cost {cost}", plain::text(explained.domain))))?;
+    writeln!(out, "{}", paint.title(&format!("domain {}, cost {cost}", sanitize::text(explained.domain))))?;
     for (at, descriptor) in explained.descriptors.iter().enumerate() {
         let number = if several { format!("{}  ", at + 1) } else { String::new() };
         writeln!(out, "  {number}{}", entries(descriptor))?;
@@ -26,7 +27,7 @@ pub(super) fn write(out: &mut impl Write, explained: &Explained<'_>, cost: Cost)
 }
 
 fn entries(descriptor: &Descriptor) -> String {
-    let entry = |(key, value): &(String, String)| plain::text(&format!("{key}={value}"));
+    let entry = |(key, value): &(String, String)| sanitize::text(&format!("{key}={value}"));
     descriptor.entries().iter().map(entry).collect::<Vec<_>>().join("  ")
 }
 
@@ -48,7 +49,7 @@ fn write_applying(out: &mut impl Write, applying: &[Applying<'_>], several: bool
         };
         let full =
             if limited && !status.reset_after().is_zero() { span::render(status.reset_after()) } else { String::new() };
-        let mut cells = vec![Cell::word(plain::text(policy.name()))];
+        let mut cells = vec![Cell::word(sanitize::text(policy.name()))];
         if several {
             cells.push(Cell::figure((ruling.descriptor() + 1).to_string()));
         }
@@ -60,12 +61,12 @@ fn write_applying(out: &mut impl Write, applying: &[Applying<'_>], several: bool
             Cell::word(said(ruling)).good_if(status.allowed()),
         ]);
         rows.row(cells);
-        rows.note(&format!("  {}", plain::text(&one.because)));
+        rows.note(&format!("  {}", sanitize::text(&one.because)));
         if let Some(own) = policy.limit().filter(|own| Some(*own) != ruling.limit()) {
             rows.note(&format!("  others have {own}"));
         }
         if let Some(key) = &one.key {
-            rows.note(&format!("  key {}", plain::text(key)));
+            rows.note(&format!("  key {}", sanitize::text(key)));
         }
     }
     let headings = ["applies", "to", "mode", "limit", "left", "full in", "answer"];
@@ -80,11 +81,11 @@ fn write_others(out: &mut impl Write, explained: &Explained<'_>, several: bool, 
     }
     let mut rows = Table::default();
     for (policy, reason) in &explained.others {
-        let mut cells = vec![Cell::word(plain::text(policy.name()))];
+        let mut cells = vec![Cell::word(sanitize::text(policy.name()))];
         if several {
             cells.push(Cell::figure((reason.descriptor + 1).to_string()));
         }
-        cells.push(Cell::word(plain::text(&reason.because)));
+        cells.push(Cell::word(sanitize::text(&reason.because)));
         rows.row(cells);
     }
     let headings: &[&str] = if several { &["does not apply", "to", "because"] } else { &["does not apply", "because"] };
@@ -122,7 +123,7 @@ fn answer(verdict: &Verdict) -> String {
             _ => "allowed: nothing limits it".to_owned(),
         };
     };
-    let (name, status) = (plain::text(binding.policy().name()), binding.status());
+    let (name, status) = (sanitize::text(binding.policy().name()), binding.status());
     let left = format!("{} of {} left", thousands(status.remaining()), thousands(status.limit()));
     match (verdict.allowed(), status.retry_after()) {
         (true, _) => format!("allowed: {name} binds, {left}"),

@@ -2,22 +2,22 @@
 
 use std::fmt::Write as _;
 
+use tallygate_http::sanitize;
 use tallygate_server::listen::Listener;
 use tallygate_server::{Listeners, Settings};
 
 use super::Args;
-use crate::plain;
 
 /// Where, from what, and how to try it.
 pub(super) fn text(args: &Args, settings: &Settings, listeners: &Listeners) -> String {
     let scheme = if settings.tls.is_some() { "https://" } else { "http://" };
     let policies = match &args.config {
-        Some(path) => plain::text(&path.display().to_string()),
+        Some(path) => sanitize::text(&path.display().to_string()),
         None => "the built-in policy".to_owned(),
     };
     let place = match settings.store.place().as_str() {
         "memory" => "the embedded store".to_owned(),
-        place => plain::text(place),
+        place => sanitize::text(place),
     };
     let mut text = format!("tallygate {} serves {policies} on {place}\n\n", env!("CARGO_PKG_VERSION"));
     let mut line = |name: &str, listener: &Option<Listener>, scheme: &str, what: &str| {

@@ -2,16 +2,16 @@
 
 use std::io::{self, Write};
 
+use tallygate_http::sanitize;
 use tallygate_recipes::{Evidence, Report};
 
 use crate::paint::Paint;
-use crate::plain;
 use crate::table::{Cell, Table, thousands};
 
 pub(crate) fn write(report: &Report, out: &mut impl Write) -> io::Result<()> {
     let paint = Paint::for_stdout();
     writeln!(out, "{}", paint.title(&format!("recipes: {} of {} caught", report.caught, report.of)))?;
-    let version = plain::text(&report.version);
+    let version = sanitize::text(&report.version);
     let setting = format!("{version}; each recipe, and ours under the same calls, before the same judge");
     writeln!(out, "{}\n", paint.faint(&setting))?;
     let mut rows = Table::default();
@@ -39,7 +39,7 @@ pub(crate) fn write(report: &Report, out: &mut impl Write) -> io::Result<()> {
          although there was room. orphans: keys that would never expire. Ours had none of these."
     )?;
     for trial in report.recipes.iter().filter(|trial| !trial.ours_exact) {
-        writeln!(out, "{} {}: {}", paint.bad("ours under"), trial.recipe, plain::text(&trial.ours.fault()))?;
+        writeln!(out, "{} {}: {}", paint.bad("ours under"), trial.recipe, sanitize::text(&trial.ours.fault()))?;
     }
     Ok(())
 }

@@ -4,6 +4,7 @@ use std::io::Write;
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use tallygate_http::sanitize;
 use tallygate_redis::{ServerReport, StoreUrl};
 
 use super::Args;
@@ -11,7 +12,6 @@ use super::judge::Finding;
 use super::scene::Scene;
 use crate::output;
 use crate::paint::Paint;
-use crate::plain;
 use crate::span;
 use crate::table::{self, Cell, Table};
 
@@ -50,7 +50,7 @@ impl Report<'_> {
             Some(url) => url.parse::<StoreUrl>().map_or_else(|_| "the server".to_owned(), |url| url.to_string()),
             None => "the embedded store".to_owned(),
         };
-        format!("verify {}", plain::text(&place))
+        format!("verify {}", sanitize::text(&place))
     }
 
     fn players(&self) -> String {
@@ -60,8 +60,8 @@ impl Report<'_> {
         versions.dedup();
         let version = match self.servers.len() {
             0 => String::new(),
-            1 => format!("{}, ", plain::text(&versions.join(", "))),
-            masters => format!("{}, {masters} masters, ", plain::text(&versions.join(", "))),
+            1 => format!("{}, ", sanitize::text(&versions.join(", "))),
+            masters => format!("{}, {masters} masters, ", sanitize::text(&versions.join(", "))),
         };
         match self.args.store.url() {
             Some(_) => format!("{version}{processes} processes of {clients} clients"),
@@ -88,14 +88,14 @@ impl Report<'_> {
                 writeln!(out, "  {} would never expire", table::count(orphans, "key"))?;
             }
             if let Some(example) = &finding.example {
-                writeln!(out, "  first: {}", plain::text(example))?;
+                writeln!(out, "  first: {}", sanitize::text(example))?;
             }
         }
         Ok(())
     }
 
     fn write_notes(&self, out: &mut impl Write, paint: Paint) -> anyhow::Result<()> {
-        let mut note = |text: &str| writeln!(out, "{} {}", paint.faint("note:"), plain::text(text));
+        let mut note = |text: &str| writeln!(out, "{} {}", paint.faint("note:"), sanitize::text(text));
         let unknown: u64 = self.findings.iter().map(|finding| finding.unknown).sum();
         if unknown > 0 {
             let calls = table::count(unknown, "call");

@@ -6,10 +6,10 @@ mod policies;
 mod question;
 mod store;
 
+mod color;
+mod duration;
 mod output;
-mod paint;
 mod progress;
-mod span;
 mod table;
 
 use std::ffi::OsString;

@@ -6,7 +6,7 @@ use serde::Serialize;
 use tallygate::{Decision, Source, Status};
 use tallygate_http::{decision_json, sanitize};
 
-use crate::span;
+use crate::duration;
 
 /// What an exit code tells.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -77,11 +77,11 @@ pub(crate) fn decision_text(policies: &[&str], decision: &Decision) -> String {
 
 fn status_text(status: &Status) -> String {
     let left = format!("{} of {} left", status.remaining(), status.limit());
-    let full = span::render(status.reset_after());
+    let full = duration::render(status.reset_after());
     match (status.allowed(), status.retry_after()) {
         (true, _) if status.reset_after().is_zero() => format!("allowed  {left}"),
         (true, _) => format!("allowed  {left}, full in {full}"),
-        (false, Some(wait)) => format!("denied   {left}, retry in {}, full in {full}", span::render(wait)),
+        (false, Some(wait)) => format!("denied   {left}, retry in {}, full in {full}", duration::render(wait)),
         (false, None) => format!("denied   {left}, no wait will do"),
     }
 }

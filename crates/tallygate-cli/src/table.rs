@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 
-use crate::paint::Paint;
+use crate::color::Color;
 
 /// Columns that are as wide as they need to be. Numbers stand to the right, words to the left.
 #[derive(Debug, Default)]
@@ -61,13 +61,13 @@ impl Cell {
         Self { text: text.to_owned(), right, tone: Tone::Faint }
     }
 
-    fn painted(&self, width: usize, last: bool, paint: Paint) -> String {
+    fn colored(&self, width: usize, last: bool, color: Color) -> String {
         let padding = " ".repeat(width - self.text.chars().count());
         let text = match self.tone {
             Tone::Plain => self.text.clone(),
-            Tone::Faint => paint.faint(&self.text),
-            Tone::Good => paint.good(&self.text),
-            Tone::Bad => paint.bad(&self.text),
+            Tone::Faint => color.faint(&self.text),
+            Tone::Good => color.good(&self.text),
+            Tone::Bad => color.bad(&self.text),
         };
         match (self.right, last) {
             (true, _) => padding + &text,
@@ -88,7 +88,7 @@ impl Table {
     }
 
     /// With a heading above each column; the first row tells on which side it stands.
-    pub(crate) fn write(&self, out: &mut impl Write, headings: &[&str], paint: Paint) -> io::Result<()> {
+    pub(crate) fn write(&self, out: &mut impl Write, headings: &[&str], color: Color) -> io::Result<()> {
         let Some(first) = self.rows.first() else { return Ok(()) };
         let headings = headings.iter().zip(first).map(|(text, cell)| Cell::heading(text, cell.right)).collect();
         let rows: Vec<&Vec<Cell>> = std::iter::once(&headings).chain(&self.rows).collect();
@@ -96,12 +96,12 @@ impl Table {
             |column: usize| rows.iter().map(|row| row.get(column).map_or(0, |cell| cell.text.chars().count())).max();
         let widths: Vec<usize> = (0..headings.len()).map(|column| width(column).unwrap_or(0)).collect();
         for (number, row) in rows.into_iter().enumerate() {
-            let painted = row.iter().zip(&widths).enumerate();
-            let painted: Vec<String> =
-                painted.map(|(column, (cell, &width))| cell.painted(width, column + 1 == row.len(), paint)).collect();
-            writeln!(out, "{}", painted.join("  "))?;
+            let colored = row.iter().zip(&widths).enumerate();
+            let colored: Vec<String> =
+                colored.map(|(column, (cell, &width))| cell.colored(width, column + 1 == row.len(), color)).collect();
+            writeln!(out, "{}", colored.join("  "))?;
             for (_, note) in self.notes.iter().filter(|(below, _)| *below == number) {
-                writeln!(out, "{}", paint.faint(note))?;
+                writeln!(out, "{}", color.faint(note))?;
             }
         }
         Ok(())

@@ -7,10 +7,10 @@ use serde_json::{Value, json};
 use tallygate_http::sanitize;
 use tallygate_redis::{Audit, AuditReport, ServerReport, Sweep};
 
+use crate::color::Color;
+use crate::duration;
 use crate::output::{self, Outcome, OutputArgs};
-use crate::paint::Paint;
 use crate::progress::Progress;
-use crate::span;
 use crate::store::StoreArgs;
 use crate::table::{self, Cell, Table};
 
@@ -49,7 +49,7 @@ pub(crate) async fn run(args: Args, out: &mut impl Write) -> anyhow::Result<Outc
     };
     let mut sweep = Sweep::of(&args.store.prefix).context("--prefix")?;
     if args.repair {
-        let ttl = span::parse(&args.ttl).context("--ttl")?;
+        let ttl = duration::parse(&args.ttl).context("--ttl")?;
         ensure!(!ttl.is_zero(), "--ttl 0 would delete what it repairs: use at least 1s");
         sweep = sweep.repair(ttl);
     }
@@ -66,25 +66,25 @@ pub(crate) async fn run(args: Args, out: &mut impl Write) -> anyhow::Result<Outc
 }
 
 fn write_text(out: &mut impl Write, args: &Args, report: &AuditReport) -> anyhow::Result<()> {
-    let paint = Paint::for_stdout();
+    let color = Color::for_stdout();
     let seen =
         format!("{} under {}:*, {}", table::count(report.keys, "key"), args.store.prefix, table::bytes(report.bytes));
-    writeln!(out, "{}\n", paint.title(&seen))?;
-    write_servers(out, &report.servers, paint)?;
-    write_usage(out, report, paint)?;
+    writeln!(out, "{}\n", color.title(&seen))?;
+    write_servers(out, &report.servers, color)?;
+    write_usage(out, report, color)?;
     for server in &report.servers {
         if let Some(warning) = server.warning() {
-            writeln!(out, "{} {}", paint.bad("warning:"), sanitize::text(&warning))?;
+            writeln!(out, "{} {}", color.bad("warning:"), sanitize::text(&warning))?;
         }
     }
     if report.lasting_counters > 0 {
         let counters = table::count(report.lasting_counters, "counter");
         writeln!(out, "{counters} without an end: created without --ttl, and so meant to last")?;
     }
-    write_orphans(out, args, report, paint)
+    write_orphans(out, args, report, color)
 }
 
-fn write_servers(out: &mut impl Write, servers: &[ServerReport], paint: Paint) -> anyhow::Result<()> {
+fn write_servers(out: &mut impl Write, servers: &[ServerReport], color: Color) -> anyhow::Result<()> {
     let mut rows = Table::default();
     for server in servers {
         let memory = match server.maxmemory {
@@ -100,11 +100,11 @@ fn write_servers(out: &mut impl Write, servers: &[ServerReport], paint: Paint) -
             Cell::fault(server.evicted_keys),
         ]);
     }
-    rows.write(out, &["server", "version", "keys", "memory used", "maxmemory-policy", "evicted"], paint)?;
+    rows.write(out, &["server", "version", "keys", "memory used", "maxmemory-policy", "evicted"], color)?;
     Ok(writeln!(out)?)
 }
 
-fn write_usage(out: &mut impl Write, report: &AuditReport, paint: Paint) -> anyhow::Result<()> {
+fn write_usage(out: &mut impl Write, report: &AuditReport, color: Color) -> anyhow::Result<()> {
     if report.keys == 0 {
         return Ok(());
     }
@@ -121,31 +121,31 @@ fn write_usage(out: &mut impl Write, report: &AuditReport, paint: Paint) -> anyh
             Cell::fault(usage.orphans),
         ]);
     }
-    rows.write(out, &["policy", "algorithm", "keys", "memory", "each", "no end"], paint)?;
+    rows.write(out, &["policy", "algorithm", "keys", "memory", "each", "no end"], color)?;
     let more = report.usage.len().saturating_sub(ROWS);
     if more > 0 {
-        writeln!(out, "{}", paint.faint(&format!("and {more} more, all of them with --json")))?;
+        writeln!(out, "{}", color.faint(&format!("and {more} more, all of them with --json")))?;
     }
     writeln!(out)?;
     let mut rows = Table::default();
     for large in report.largest.iter().take(ROWS / 2) {
         rows.row(vec![Cell::figure(table::bytes(large.bytes)), Cell::word(sanitize::text(&large.key))]);
     }
-    rows.write(out, &["largest", "key"], paint)?;
+    rows.write(out, &["largest", "key"], color)?;
     Ok(writeln!(out)?)
 }
 
-fn write_orphans(out: &mut impl Write, args: &Args, report: &AuditReport, paint: Paint) -> anyhow::Result<()> {
+fn write_orphans(out: &mut impl Write, args: &Args, report: &AuditReport, color: Color) -> anyhow::Result<()> {
     if report.orphans == 0 {
         let verdict = match (report.keys, report.lasting_counters) {
             (0, _) => "there are no such keys: is this the right --prefix?",
             (_, 0) => "every key expires",
             _ => "every other key expires",
         };
-        return Ok(writeln!(out, "{}", paint.good(verdict))?);
+        return Ok(writeln!(out, "{}", color.good(verdict))?);
     }
     let would = format!("{} would never expire:", table::count(report.orphans, "key"));
-    writeln!(out, "{}", paint.bad(&would))?;
+    writeln!(out, "{}", color.bad(&would))?;
     for key in &report.listed {
         writeln!(out, "  {}", sanitize::text(key))?;
     }
@@ -160,7 +160,7 @@ fn write_orphans(out: &mut impl Write, args: &Args, report: &AuditReport, paint:
     let ours = report.orphans - report.foreign;
     if args.repair {
         let repaired = format!("{} of {} given {} to live", report.repaired, table::count(ours, "key"), args.ttl);
-        writeln!(out, "{}", paint.good(&repaired))?;
+        writeln!(out, "{}", color.good(&repaired))?;
     } else if ours > 0 {
         writeln!(out, "tallygate never writes such keys: look for who does, then add --repair")?;
     }

@@ -8,8 +8,8 @@ use clap::Subcommand;
 use serde_json::{Value, json};
 use tallygate::{Counter, CounterName, CounterValue};
 
+use crate::duration;
 use crate::output::{self, Outcome, OutputArgs};
-use crate::span;
 use crate::store::{StoreArgs, note_if_forgotten};
 
 /// Add to, read and delete atomic counters
@@ -146,7 +146,7 @@ pub(crate) async fn run(args: Args, out: &mut impl Write) -> anyhow::Result<Outc
 
 impl Of {
     async fn counter(&self, ttl: Option<&TtlArg>) -> anyhow::Result<Counter<tallygate_redis::AnyStore>> {
-        let ttl = ttl.and_then(|arg| arg.ttl.as_deref()).map(span::parse).transpose()?;
+        let ttl = ttl.and_then(|arg| arg.ttl.as_deref()).map(duration::parse).transpose()?;
         // Read before a store is opened: a bad name needs no server to be refused.
         let name = CounterName::new(self.name.as_str())?;
         let store = Arc::new(self.store.open().await?);

@@ -9,9 +9,9 @@ use std::io::Write;
 use anyhow::{bail, ensure};
 use tallygate::{Algorithm, Limit, LimitBuilder};
 
+use crate::color::Color;
+use crate::duration;
 use crate::output::Outcome;
-use crate::paint::Paint;
-use crate::span;
 use traffic::Traffic;
 use trial::Trial;
 
@@ -38,14 +38,14 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<Outcome> 
     let (amount, window) = (limits[0].amount(), limits[0].window());
     let traffic = Traffic::for_limit(amount, window);
     let trials = limits.iter().map(|limit| Trial::run(limit, &traffic)).collect::<Result<Vec<_>, _>>()?;
-    let paint = Paint::for_stdout();
+    let color = Color::for_stdout();
 
     let calls = traffic.calls().len();
     let each = if traffic.cost() == 1 { String::new() } else { format!(", each of {} units", traffic.cost()) };
-    let title = format!("One limit, {amount} per {}; the same {calls} calls{each}.", span::render(window));
-    writeln!(out, "\n{}\n", paint.title(&title))?;
-    picture::draw(out, &traffic, &trials, paint)?;
-    explain(out, &trials, paint)?;
+    let title = format!("One limit, {amount} per {}; the same {calls} calls{each}.", duration::render(window));
+    writeln!(out, "\n{}\n", color.title(&title))?;
+    picture::draw(out, &traffic, &trials, color)?;
+    explain(out, &trials, color)?;
     Ok(Outcome::Allowed)
 }
 
@@ -74,19 +74,19 @@ const ORDER: [Algorithm; 6] = [
     Algorithm::SlidingLog,
 ];
 
-fn explain(out: &mut impl Write, trials: &[Trial], paint: Paint) -> anyhow::Result<()> {
+fn explain(out: &mut impl Write, trials: &[Trial], color: Color) -> anyhow::Result<()> {
     writeln!(out)?;
     let fixed = trials.iter().find(|trial| trial.limit.algorithm() == Algorithm::FixedWindow);
     if let Some(Trial { limit, worst, .. }) = fixed {
         let (units, amount) = (picture::short(worst.units), picture::short(limit.amount()));
         writeln!(out, "fixed_window forgets everything at each │: two bursts that meet there both")?;
-        writeln!(out, "pass, {units} in {} where {amount} were meant.", span::render(worst.extent(limit)))?;
+        writeln!(out, "pass, {units} in {} where {amount} were meant.", duration::render(worst.extent(limit)))?;
     }
     writeln!(out, "token_bucket saves up while it is quiet, then admits at an even pace.")?;
     writeln!(out, "The sliding ones look back from every call: sliding_counter by an estimate,")?;
     writeln!(out, "sliding_window in steps, sliding_log call by call. A refused call costs nothing.")?;
     writeln!(out)?;
     writeln!(out, "Which one to choose:  docs/guide/choosing.md")?;
-    writeln!(out, "Try one yourself:     {}", paint.title("tallygate check alice --limit 3/min --repeat 5"))?;
+    writeln!(out, "Try one yourself:     {}", color.title("tallygate check alice --limit 3/min --repeat 5"))?;
     Ok(())
 }

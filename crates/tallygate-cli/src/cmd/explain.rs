@@ -1,8 +1,8 @@
 //! `tallygate explain`: which policies a call falls under, why, and what it would get.
 
 mod call;
+mod dry_run;
 mod json;
-mod rehearsal;
 mod text;
 
 use std::io::{self, Write};
@@ -17,7 +17,7 @@ use crate::output::{self, Outcome, OutputArgs};
 use crate::policies;
 use crate::question::CostArg;
 use crate::store::StoreArgs;
-use rehearsal::Rehearsal;
+use dry_run::DryRun;
 
 /// Say which policies a call falls under, why, and what it would get; charges nothing
 #[derive(Debug, clap::Args)]
@@ -65,8 +65,8 @@ pub(crate) async fn run(args: Args, out: &mut impl Write) -> anyhow::Result<Outc
         bail!(no_such_domain(&args.domain, &config.policies));
     };
     let store = open(&args, config.store.as_deref()).await?;
-    let (rehearsal, asks) = (Rehearsal(&store), call::asks(&descriptors, cost));
-    let verdict = config.policies.decide(&rehearsal, &MemoryStore::new(), &args.domain, &asks).await?;
+    let (dry_run, asks) = (DryRun(&store), call::asks(&descriptors, cost));
+    let verdict = config.policies.decide(&dry_run, &MemoryStore::new(), &args.domain, &asks).await?;
     if let Some(error) = verdict.store_error() {
         // What the policies make of a store that is away is not what was asked.
         return Err(error.clone().into());

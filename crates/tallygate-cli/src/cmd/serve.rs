@@ -19,7 +19,7 @@ use tallygate_server::{Event, Listeners, ReloadTrigger, Settings, Token};
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::output::Outcome;
-use crate::{policies, span};
+use crate::{duration, policies};
 use address::Address;
 
 /// Serve policies over HTTP, Envoy's rate limit service and forward-auth
@@ -74,19 +74,19 @@ pub(crate) struct Args {
     #[arg(long, value_name = "SHARE", env = "TALLYGATE_OTLP_RATIO", default_value = "1%")]
     otlp_ratio: SampleRatio,
     /// How long the store may take for a decision before `on_error` answers
-    #[arg(long, value_name = "TIME", env = "TALLYGATE_STORE_DEADLINE", default_value = "15ms", value_parser = span::parse)]
+    #[arg(long, value_name = "TIME", env = "TALLYGATE_STORE_DEADLINE", default_value = "15ms", value_parser = duration::parse)]
     store_deadline: Duration,
     /// How often to look through the store for keys without a TTL; 0s is never
-    #[arg(long, value_name = "TIME", env = "TALLYGATE_AUDIT_EVERY", default_value = "5min", value_parser = span::parse)]
+    #[arg(long, value_name = "TIME", env = "TALLYGATE_AUDIT_EVERY", default_value = "5min", value_parser = duration::parse)]
     audit_every: Duration,
     /// How long calls under way may take to finish when the server is told to stop
-    #[arg(long, value_name = "TIME", env = "TALLYGATE_DRAIN", default_value = "10s", value_parser = span::parse)]
+    #[arg(long, value_name = "TIME", env = "TALLYGATE_DRAIN", default_value = "10s", value_parser = duration::parse)]
     drain: Duration,
     /// How many connections each listener bears
     #[arg(long, value_name = "N", env = "TALLYGATE_MAX_CONNECTIONS", default_value_t = 10_000)]
     max_connections: usize,
     /// After how long a connection is asked to end, so that callers find new servers
-    #[arg(long, value_name = "TIME", env = "TALLYGATE_MAX_CONNECTION_AGE", default_value = "1h", value_parser = span::parse)]
+    #[arg(long, value_name = "TIME", env = "TALLYGATE_MAX_CONNECTION_AGE", default_value = "1h", value_parser = duration::parse)]
     max_connection_age: Duration,
 }
 

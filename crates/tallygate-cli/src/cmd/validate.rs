@@ -7,8 +7,8 @@ use serde_json::{Value, json};
 use tallygate::PolicySet;
 use tallygate_config::{Config, Finding, Severity};
 
+use crate::color::Color;
 use crate::output::{self, Outcome, OutputArgs};
-use crate::paint::Paint;
 use crate::policies;
 use crate::table::count;
 
@@ -71,9 +71,9 @@ fn write_text(
     }));
     parts.extend((errors > 0).then(|| count(errors, "error")));
     parts.extend((warnings > 0).then(|| count(warnings, "warning")));
-    let paint = Paint::for_stdout();
+    let color = Color::for_stdout();
     let summary = parts.join(", ");
-    Ok(writeln!(out, "{}", if valid { paint.good(&summary) } else { paint.bad(&summary) })?)
+    Ok(writeln!(out, "{}", if valid { color.good(&summary) } else { color.bad(&summary) })?)
 }
 
 fn to_json(valid: bool, policies: Option<&PolicySet>, findings: &[Finding]) -> Value {

@@ -1,14 +1,14 @@
 //! `tallygate verify`: the promise held against what real clients in several processes were answered.
 
-mod crew;
 mod judge;
+mod protocol;
 mod random;
 mod recipes;
 mod report;
-mod scene;
-mod tape;
+mod scenario;
 mod threads;
 pub(crate) mod worker;
+mod workers;
 
 use std::io::Write;
 use std::time::Duration;
@@ -24,7 +24,7 @@ use crate::store::{self, StoreArgs};
 use crate::table;
 use judge::Finding;
 use report::Report;
-use scene::Scene;
+use scenario::Scenario;
 
 /// Prove on your own server that no limit is exceeded and every answer is right
 #[derive(Debug, clap::Args)]
@@ -41,7 +41,7 @@ pub(crate) struct Args {
     /// Processes; with the embedded store, groups of threads
     #[arg(long, value_name = "N", default_value = "2", value_parser = RangedU64ValueParser::<usize>::new().range(1..=64))]
     processes: usize,
-    /// How long to run, all scenes together
+    /// How long to run, all scenarios together
     #[arg(long, value_name = "S", default_value = "10", value_parser = RangedU64ValueParser::<u64>::new().range(1..=86_400))]
     seconds: u64,
     /// Run the well-known wrong recipes instead, and show that the same checker catches each
@@ -66,10 +66,10 @@ names of their own and are gone afterwards.
 Exit codes: 0 it holds, 1 it does not, 2 error.";
 
 /// One for each algorithm, and two limits at once.
-const SCENES: u32 = 7;
+const SCENARIOS: u32 = 7;
 
-/// No scene collects records for longer: what is held in memory does not grow with --seconds.
-const LONGEST_SCENE: Duration = Duration::from_secs(2);
+/// No scenario collects records for longer: what is held in memory does not grow with --seconds.
+const LONGEST_SCENARIO: Duration = Duration::from_secs(2);
 
 pub(crate) async fn run(args: Args, out: &mut impl Write) -> anyhow::Result<Outcome> {
     if args.recipes {
@@ -93,32 +93,32 @@ pub(crate) async fn run(args: Args, out: &mut impl Write) -> anyhow::Result<Outc
         name => Some(name.parse::<Algorithm>().context("--algorithm")?),
     };
     let whole = Duration::from_secs(args.seconds);
-    let each = whole / if algorithm.is_some() { 1 } else { SCENES };
-    let rounds = u32::try_from(each.as_millis().div_ceil(LONGEST_SCENE.as_millis()))?.max(1);
+    let each = whole / if algorithm.is_some() { 1 } else { SCENARIOS };
+    let rounds = u32::try_from(each.as_millis().div_ceil(LONGEST_SCENARIO.as_millis()))?.max(1);
     let length = each / rounds;
-    let scenes = Scene::all(algorithm, length)?;
+    let scenarios = Scenario::all(algorithm, length)?;
     let stage = Stage::open(&args).await?;
     let run = random::run_name();
-    let mut findings: Vec<Finding> = scenes.iter().map(|_| Finding::default()).collect();
+    let mut findings: Vec<Finding> = scenarios.iter().map(|_| Finding::default()).collect();
     let mut progress = Progress::new();
     let mut before = Duration::ZERO;
     for round in 0..rounds {
         let mut names = Vec::new();
-        for (scene, finding) in scenes.iter().zip(&mut findings) {
-            let name = format!("verify-{run}-{round}-{}", scene.slug());
+        for (scenario, finding) in scenarios.iter().zip(&mut findings) {
+            let name = format!("verify-{run}-{round}-{}", scenario.slug());
             let mut show = |done: Duration, answers: u64| {
                 let bar = Progress::bar(before + done, whole);
-                progress.show(|| format!("{bar} {}, {}", scene.title(), table::count(answers, "answer")));
+                progress.show(|| format!("{bar} {}, {}", scenario.title(), table::count(answers, "answer")));
             };
-            let take = stage.perform(&args, scene, &name, length, &mut show).await?;
-            finding.add(judge::judge(scene, &take));
+            let recording = stage.run(&args, scenario, &name, length, &mut show).await?;
+            finding.add(judge::judge(scenario, &recording));
             names.push(name);
             before += length;
         }
-        stage.clean_up(&run, &scenes, &names, &mut findings).await?;
+        stage.clean_up(&run, &scenarios, &names, &mut findings).await?;
     }
     drop(progress);
-    let report = Report { args: &args, servers: &stage.servers, scenes: &scenes, findings: &findings };
+    let report = Report { args: &args, servers: &stage.servers, scenarios: &scenarios, findings: &findings };
     report.write(out)?;
     if let Some(failure) = findings.iter().find(|finding| finding.decisions == 0) {
         bail!("no call was answered: {}", failure.failure.as_deref().unwrap_or("the time was too short"));
@@ -126,7 +126,7 @@ pub(crate) async fn run(args: Args, out: &mut impl Write) -> anyhow::Result<Outc
     Ok(if findings.iter().all(Finding::holds) { Outcome::Allowed } else { Outcome::Denied })
 }
 
-/// Where the scenes are played.
+/// Where the scenarios run.
 struct Stage<'a> {
     place: Place<'a>,
     servers: Vec<ServerReport>,
@@ -151,21 +151,21 @@ impl<'a> Stage<'a> {
         Ok(Self { place, servers })
     }
 
-    async fn perform(
+    async fn run(
         &self,
         args: &Args,
-        scene: &Scene,
+        scenario: &Scenario,
         name: &str,
         length: Duration,
         show: &mut impl FnMut(Duration, u64),
-    ) -> anyhow::Result<tape::Take> {
+    ) -> anyhow::Result<protocol::Recording> {
         match &self.place {
             Place::Memory(limiter) => {
-                threads::perform(limiter, scene, name, args.clients * args.processes, length, show).await
+                threads::run(limiter, scenario, name, args.clients * args.processes, length, show).await
             }
             Place::Server { url, prefix, .. } => {
-                let crew = crew::Crew { url, prefix, clients: args.clients, processes: args.processes };
-                crew.perform(scene, name, length, show).await
+                let workers = workers::Workers { url, prefix, clients: args.clients, processes: args.processes };
+                workers.run(scenario, name, length, show).await
             }
         }
     }
@@ -174,7 +174,7 @@ impl<'a> Stage<'a> {
     async fn clean_up(
         &self,
         run: &str,
-        scenes: &[Scene],
+        scenarios: &[Scenario],
         names: &[String],
         findings: &mut [Finding],
     ) -> anyhow::Result<()> {
@@ -184,11 +184,11 @@ impl<'a> Stage<'a> {
             Ok(report) => {
                 ensure!(report.complete, "the audit did not see all keys");
                 for (name, finding) in names.iter().zip(findings.iter_mut()) {
-                    let of_scene = report.usage.iter().filter(|usage| {
-                        usage.policy.as_ref().is_some_and(|policy| policy == name || *policy == Scene::second(name))
+                    let of_scenario = report.usage.iter().filter(|usage| {
+                        usage.policy.as_ref().is_some_and(|policy| policy == name || *policy == Scenario::second(name))
                     });
                     let (keys, orphans) =
-                        of_scene.fold((0, 0), |(keys, orphans), usage| (keys + usage.keys, orphans + usage.orphans));
+                        of_scenario.fold((0, 0), |(keys, orphans), usage| (keys + usage.keys, orphans + usage.orphans));
                     finding.audited(keys, orphans);
                 }
             }
@@ -199,9 +199,9 @@ impl<'a> Stage<'a> {
             }
             Err(other) => return Err(other.into()),
         }
-        for (scene, name) in scenes.iter().zip(names) {
-            for key in 0..scene::KEYS {
-                for check in scene.checks(&scene.policies(name), &scene::subject(key), tallygate::Cost::ONE)? {
+        for (scenario, name) in scenarios.iter().zip(names) {
+            for key in 0..scenario::KEYS {
+                for check in scenario.checks(&scenario.policies(name), &scenario::subject(key), tallygate::Cost::ONE)? {
                     limiter.reset(check).await?;
                 }
             }

@@ -212,7 +212,7 @@ fn workers(server: &Server) -> usize {
 fn a_worker_is_nothing_for_people() {
     assert!(!run(["--help"]).stdout.contains("verify-worker"));
     let mut alone = binary();
-    alone.args(["verify-worker", "--prefix", "p", "--scene", "sliding_log", "--window-ms", "50", "--name", "n"]);
+    alone.args(["verify-worker", "--prefix", "p", "--scenario", "sliding_log", "--window-ms", "50", "--name", "n"]);
     alone.args(["--worker", "0", "--clients", "1", "--millis", "50"]);
     assert_eq!(ran(alone.output().unwrap()).code, 2);
 }

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use super::traffic::{SLOTS, Traffic, WINDOWS};
 use super::trial::Trial;
-use crate::paint::Paint;
-use crate::span;
+use crate::color::Color;
+use crate::duration;
 
 /// Lower blocks of one to eight eighths.
 const BLOCKS: [&str; 9] = [" ", "▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"];
@@ -20,46 +20,46 @@ const WORST: usize = 10;
 const WIDTH: usize = 80;
 
 /// Draws it all.
-pub(crate) fn draw(out: &mut impl Write, traffic: &Traffic, trials: &[Trial], paint: Paint) -> io::Result<()> {
+pub(crate) fn draw(out: &mut impl Write, traffic: &Traffic, trials: &[Trial], color: Color) -> io::Result<()> {
     let offered = traffic.per_slot(traffic.calls());
     let peak = offered.iter().copied().max().unwrap_or(1).max(1);
 
     let window = Duration::from_micros(traffic.window());
     let key = format!(
         "{} admitted  {} refused  {} a window begins",
-        paint.admitted("█"),
-        paint.refused("░"),
-        paint.faint("│")
+        color.admitted("█"),
+        color.refused("░"),
+        color.faint("│")
     );
     let rest = WINDOWS * (SLOTS + 1) - 1 - "# admitted  # refused  # a window begins".len();
-    let worst = format!("peak/{}", span::render(window).replace(' ', ""));
+    let worst = format!("peak/{}", duration::render(window).replace(' ', ""));
     writeln!(out, "{:LABEL$}{key}{:rest$}{:>ADMITTED$}{worst:>WORST$}\n", "", "", "admitted")?;
 
     for line in (0..LINES).rev() {
-        let bars = row(&offered, &offered, peak, line, paint, Paint::offered);
+        let bars = row(&offered, &offered, peak, line, color, Color::offered);
         if line == 0 {
             writeln!(out, "{:LABEL$}{bars}", "")?;
             continue;
         }
         let total = short(traffic.calls().len() as u64 * traffic.cost());
-        writeln!(out, "{}{bars}{:>ADMITTED$}", name("offered", paint), format!("of {total}"))?;
+        writeln!(out, "{}{bars}{:>ADMITTED$}", name("offered", color), format!("of {total}"))?;
     }
-    writeln!(out, "{:LABEL$}{}\n", "", paint.faint(&axis(window)))?;
+    writeln!(out, "{:LABEL$}{}\n", "", color.faint(&axis(window)))?;
 
     for trial in trials {
         let admitted = traffic.per_slot(&trial.admitted);
         let (first_label, second_label) = label(trial.limit.algorithm().name());
         for line in (0..LINES).rev() {
-            let bars = row(&admitted, &offered, peak, line, paint, Paint::admitted);
+            let bars = row(&admitted, &offered, peak, line, color, Color::admitted);
             if line == 0 {
-                writeln!(out, "{}{bars}", name(second_label, paint))?;
+                writeln!(out, "{}{bars}", name(second_label, color))?;
                 continue;
             }
             let worst = format!("{:>WORST$}", short(trial.worst.units));
-            let worst = if trial.over() { paint.over(&worst) } else { worst };
-            writeln!(out, "{}{bars}{:>ADMITTED$}{worst}", name(first_label, paint), short(trial.units))?;
+            let worst = if trial.over() { color.over(&worst) } else { worst };
+            writeln!(out, "{}{bars}{:>ADMITTED$}{worst}", name(first_label, color), short(trial.units))?;
         }
-        writeln!(out, "{}", verdict_line(traffic, trial, paint))?;
+        writeln!(out, "{}", verdict_line(traffic, trial, color))?;
     }
     Ok(())
 }
@@ -70,20 +70,20 @@ fn row(
     whole: &[u64],
     peak: u64,
     line: u64,
-    paint: Paint,
-    solid_paint: fn(Paint, &str) -> String,
+    color: Color,
+    solid_paint: fn(Color, &str) -> String,
 ) -> String {
     let height = |count: u64| (count * LINES * EIGHTHS).div_ceil(peak);
     let part = |count: u64| height(count).saturating_sub(line * EIGHTHS).min(EIGHTHS);
     let mut written = String::new();
     for (slot, (&solid, &whole)) in solid.iter().zip(whole).enumerate() {
         if slot > 0 && slot.is_multiple_of(SLOTS) {
-            written += &paint.faint("│");
+            written += &color.faint("│");
         }
         written += &match (part(solid), part(whole)) {
             (0, 0) => " ".to_owned(),
-            (0, _) => paint.refused("░"),
-            (eighths, _) => solid_paint(paint, BLOCKS[usize::try_from(eighths).unwrap_or(0)]),
+            (0, _) => color.refused("░"),
+            (eighths, _) => solid_paint(color, BLOCKS[usize::try_from(eighths).unwrap_or(0)]),
         };
     }
     written
@@ -93,7 +93,7 @@ fn row(
 fn axis(window: Duration) -> String {
     let begins = (0_u32..).take(WINDOWS).map(|number| match number {
         0 => "0".to_owned(),
-        _ => span::render(window * number),
+        _ => duration::render(window * number),
     });
     // Below the mark of its boundary, which stands before the window's first column.
     let mut line = String::new();
@@ -107,10 +107,10 @@ fn axis(window: Duration) -> String {
 }
 
 /// What to make of a trial; what went over the limit is bracketed where it happened.
-fn verdict_line(traffic: &Traffic, trial: &Trial, paint: Paint) -> String {
+fn verdict_line(traffic: &Traffic, trial: &Trial, color: Color) -> String {
     let verdict = trial.verdict();
     if !trial.over() {
-        return format!("{:LABEL$}{}", "", paint.faint(&verdict));
+        return format!("{:LABEL$}{}", "", color.faint(&verdict));
     }
     let column = |at: u64| {
         let slot = traffic.slot_of(at);
@@ -124,13 +124,13 @@ fn verdict_line(traffic: &Traffic, trial: &Trial, paint: Paint) -> String {
     let length = verdict.chars().count();
     if to + 2 + length > WIDTH && length < from {
         let room = from - 1;
-        return paint.over(&format!("{verdict:>room$} {bracket}"));
+        return color.over(&format!("{verdict:>room$} {bracket}"));
     }
-    paint.over(&format!("{:from$}{bracket} {verdict}", ""))
+    color.over(&format!("{:from$}{bracket} {verdict}", ""))
 }
 
-fn name(text: &str, paint: Paint) -> String {
-    paint.title(&format!("{text:LABEL$}"))
+fn name(text: &str, color: Color) -> String {
+    color.title(&format!("{text:LABEL$}"))
 }
 
 /// A long name breaks where its second half can stand alone.

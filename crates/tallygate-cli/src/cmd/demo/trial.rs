@@ -6,7 +6,7 @@ use tallygate::{Algorithm, Check, Cost, Key, Limit, Limiter, ManualClock, Memory
 
 use super::picture::short;
 use super::traffic::Traffic;
-use crate::span;
+use crate::duration;
 
 /// What an algorithm did.
 #[derive(Debug)]
@@ -56,9 +56,9 @@ impl Trial {
     pub(crate) fn verdict(&self) -> String {
         let amount = short(self.limit.amount());
         let twice = short(2 * self.limit.amount());
-        let window = span::render(self.limit.window());
+        let window = duration::render(self.limit.window());
         if self.over() {
-            let seen = format!("{} in {}", short(self.worst.units), span::render(self.worst.extent(&self.limit)));
+            let seen = format!("{} in {}", short(self.worst.units), duration::render(self.worst.extent(&self.limit)));
             let why = match self.limit.algorithm() {
                 Algorithm::FixedWindow | Algorithm::FixedWindowFromFirstCall => "a full limit each side",
                 Algorithm::TokenBucket => "savings, then the refill",

@@ -6,24 +6,24 @@ use tallygate::{Cost, Descriptor, Excess, Mode, Ruling, Source, Verdict};
 use tallygate_http::sanitize;
 
 use super::{Applying, Explained};
-use crate::paint::Paint;
-use crate::span;
+use crate::color::Color;
+use crate::duration;
 use crate::table::{Cell, Table, thousands};
 
 /// The call, the policies that apply with their state, those that do not, and the answer.
 pub(super) fn write(out: &mut impl Write, explained: &Explained<'_>, cost: Cost) -> io::Result<()> {
-    let paint = Paint::for_stdout();
+    let color = Color::for_stdout();
     let several = explained.descriptors.len() > 1;
-    writeln!(out, "{}", paint.title(&format!("domain {}, cost {cost}", sanitize::text(explained.domain))))?;
+    writeln!(out, "{}", color.title(&format!("domain {}, cost {cost}", sanitize::text(explained.domain))))?;
     for (at, descriptor) in explained.descriptors.iter().enumerate() {
         let number = if several { format!("{}  ", at + 1) } else { String::new() };
         writeln!(out, "  {number}{}", entries(descriptor))?;
     }
     writeln!(out)?;
-    write_applying(out, &explained.applying, several, paint)?;
-    write_others(out, explained, several, paint)?;
+    write_applying(out, &explained.applying, several, color)?;
+    write_others(out, explained, several, color)?;
     let answer = answer(explained.verdict);
-    writeln!(out, "{}", if explained.verdict.allowed() { paint.good(&answer) } else { paint.bad(&answer) })
+    writeln!(out, "{}", if explained.verdict.allowed() { color.good(&answer) } else { color.bad(&answer) })
 }
 
 fn entries(descriptor: &Descriptor) -> String {
@@ -31,7 +31,7 @@ fn entries(descriptor: &Descriptor) -> String {
     descriptor.entries().iter().map(entry).collect::<Vec<_>>().join("  ")
 }
 
-fn write_applying(out: &mut impl Write, applying: &[Applying<'_>], several: bool, paint: Paint) -> io::Result<()> {
+fn write_applying(out: &mut impl Write, applying: &[Applying<'_>], several: bool, color: Color) -> io::Result<()> {
     if applying.is_empty() {
         return Ok(());
     }
@@ -47,8 +47,11 @@ fn write_applying(out: &mut impl Write, applying: &[Applying<'_>], several: bool
             Source::TooCostly => format!("? of {}", thousands(status.limit())),
             _ => format!("{} of {}", thousands(status.remaining()), thousands(status.limit())),
         };
-        let full =
-            if limited && !status.reset_after().is_zero() { span::render(status.reset_after()) } else { String::new() };
+        let full = if limited && !status.reset_after().is_zero() {
+            duration::render(status.reset_after())
+        } else {
+            String::new()
+        };
         let mut cells = vec![Cell::word(sanitize::text(policy.name()))];
         if several {
             cells.push(Cell::figure((ruling.descriptor() + 1).to_string()));
@@ -71,11 +74,11 @@ fn write_applying(out: &mut impl Write, applying: &[Applying<'_>], several: bool
     }
     let headings = ["applies", "to", "mode", "limit", "left", "full in", "answer"];
     let headings: Vec<&str> = headings.into_iter().filter(|heading| several || *heading != "to").collect();
-    rows.write(out, &headings, paint)?;
+    rows.write(out, &headings, color)?;
     writeln!(out)
 }
 
-fn write_others(out: &mut impl Write, explained: &Explained<'_>, several: bool, paint: Paint) -> io::Result<()> {
+fn write_others(out: &mut impl Write, explained: &Explained<'_>, several: bool, color: Color) -> io::Result<()> {
     if explained.others.is_empty() {
         return Ok(());
     }
@@ -89,7 +92,7 @@ fn write_others(out: &mut impl Write, explained: &Explained<'_>, several: bool, 
         rows.row(cells);
     }
     let headings: &[&str] = if several { &["does not apply", "to", "because"] } else { &["does not apply", "because"] };
-    rows.write(out, headings, paint)?;
+    rows.write(out, headings, color)?;
     writeln!(out)
 }
 
@@ -102,7 +105,7 @@ fn said(ruling: &Ruling) -> String {
             "denied: the limit is zero".to_owned()
         }
         (false, _) => match ruling.status().retry_after() {
-            Some(wait) if !wait.is_zero() => format!("denied, retry in {}", span::render(wait)),
+            Some(wait) if !wait.is_zero() => format!("denied, retry in {}", duration::render(wait)),
             _ => "denied".to_owned(),
         },
     };
@@ -128,7 +131,7 @@ fn answer(verdict: &Verdict) -> String {
     match (verdict.allowed(), status.retry_after()) {
         (true, _) => format!("allowed: {name} binds, {left}"),
         (false, Some(wait)) if wait.is_zero() => format!("denied: {name} binds, {left}"),
-        (false, Some(wait)) => format!("denied: {name} binds, {left}, retry in {}", span::render(wait)),
+        (false, Some(wait)) => format!("denied: {name} binds, {left}, retry in {}", duration::render(wait)),
         (false, None) => format!("denied: {name} binds, no wait will do"),
     }
 }

@@ -1,14 +1,14 @@
-//! What the answers of a scene are worth: the bound over every span, and each answer against the algorithm.
+//! What the answers of a scenario are worth: the bound over every span, and each answer against the algorithm.
 
 use std::time::Duration;
 
 use tallygate::Limit;
 use tallygate::history::{self, Record, Span};
 
-use super::scene::{self, Scene};
-use super::tape::Take;
+use super::protocol::Recording;
+use super::scenario::{self, Scenario};
 
-/// What was found about a scene, over all rounds.
+/// What was found about a scenario, over all rounds.
 #[derive(Debug, Default)]
 pub(crate) struct Finding {
     pub(crate) decisions: u64,
@@ -89,21 +89,21 @@ impl Finding {
     }
 }
 
-/// Judges a scene. Of several limits only the first ever denies, so the others must be charged exactly by the calls that
+/// Judges a scenario. Of several limits only the first ever denies, so the others must be charged exactly by the calls that
 /// it lets pass: what they answer to those is all there is to know about them.
-pub(crate) fn judge(scene: &Scene, take: &Take) -> Finding {
+pub(crate) fn judge(scenario: &Scenario, recording: &Recording) -> Finding {
     let mut finding = Finding {
-        decisions: take.answers,
-        unknown: take.unknown.iter().sum(),
-        failed: take.failed,
-        failure: take.failure.clone(),
-        took: take.took,
+        decisions: recording.answers,
+        unknown: recording.unknown.iter().sum(),
+        failed: recording.failed,
+        failure: recording.failure.clone(),
+        took: recording.took,
         ..Finding::default()
     };
-    for (place, (limit, by_key)) in scene.limits().iter().zip(&take.records).enumerate() {
+    for (place, (limit, by_key)) in scenario.limits().iter().zip(&recording.records).enumerate() {
         for (key, records) in (0..).zip(by_key) {
-            let complete = take.unknown.get(usize::from(key)).is_some_and(|unknown| *unknown == 0);
-            let subject = scene::subject(key);
+            let complete = recording.unknown.get(usize::from(key)).is_some_and(|unknown| *unknown == 0);
+            let subject = scenario::subject(key);
             if place == 0 {
                 let passed = records.iter().filter(|record| record.allowed);
                 let (calls, units) = passed.fold((0, 0), |(calls, units), record| (calls + 1, units + record.cost));
@@ -126,33 +126,33 @@ pub(crate) fn judge(scene: &Scene, take: &Take) -> Finding {
 mod tests {
     use tallygate::{Limiter, MemoryStore};
 
+    use super::super::protocol::Entry;
     use super::super::random::Random;
-    use super::super::tape::Entry;
     use super::*;
 
     /// What an honest store answers.
-    fn honest(slug: &str) -> (Scene, Take) {
-        let scene = Scene::new(slug, Duration::from_millis(20)).unwrap();
+    fn honest(slug: &str) -> (Scenario, Recording) {
+        let scenario = Scenario::new(slug, Duration::from_millis(20)).unwrap();
         let limiter = Limiter::new(MemoryStore::new());
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-        let policies = scene.policies("judge");
+        let policies = scenario.policies("judge");
         let mut random = Random::new(7);
-        let mut take = Take::new(&scene);
+        let mut recording = Recording::new(&scenario);
         for _ in 0..20_000 {
-            let (key, cost) = scene::pick(&mut random).unwrap();
-            let subject = scene::subject(key);
-            let checks = scene.checks(&policies, &subject, cost).unwrap();
+            let (key, cost) = scenario::pick(&mut random).unwrap();
+            let subject = scenario::subject(key);
+            let checks = scenario.checks(&policies, &subject, cost).unwrap();
             let decision = runtime.block_on(limiter.check_all(&checks)).unwrap();
-            take.add(Entry::answer(key, cost, &decision)).unwrap();
+            recording.add(Entry::answer(key, cost, &decision)).unwrap();
         }
-        (scene, take)
+        (scenario, recording)
     }
 
     #[test]
     fn honest_answers_pass() {
         for slug in ["token_bucket", "sliding_log", "two_limits"] {
-            let (scene, take) = honest(slug);
-            let finding = judge(&scene, &take);
+            let (scenario, recording) = honest(slug);
+            let finding = judge(&scenario, &recording);
             assert!(finding.holds(), "{slug}: {:?}", finding.example);
             assert!(finding.admitted > 0 && finding.admitted < finding.decisions, "{slug}");
         }
@@ -160,35 +160,35 @@ mod tests {
 
     #[test]
     fn one_denial_turned_into_an_admission_breaks_the_bound() {
-        let (scene, mut take) = honest("sliding_log");
-        let denied = take.records[0][0].iter_mut().find(|record| !record.allowed).unwrap();
+        let (scenario, mut recording) = honest("sliding_log");
+        let denied = recording.records[0][0].iter_mut().find(|record| !record.allowed).unwrap();
         denied.allowed = true;
-        let finding = judge(&scene, &take);
+        let finding = judge(&scenario, &recording);
         assert!(finding.violations > 0 && finding.mismatches > 0);
         assert!(finding.example.unwrap().contains("is the most"));
     }
 
     #[test]
     fn one_unit_too_many_remaining_is_a_mismatch() {
-        let (scene, mut take) = honest("token_bucket");
-        let allowed = take.records[0][5].iter_mut().find(|record| record.allowed).unwrap();
+        let (scenario, mut recording) = honest("token_bucket");
+        let allowed = recording.records[0][5].iter_mut().find(|record| record.allowed).unwrap();
         allowed.remaining = allowed.remaining.map(|left| left + 1);
-        let finding = judge(&scene, &take);
+        let finding = judge(&scenario, &recording);
         assert_eq!(finding.violations, 0);
         assert!(finding.mismatches > 0);
         // The same on a key with an answer that never came: nobody can tell what was right.
-        take.unknown[5] = 1;
-        assert!(judge(&scene, &take).holds());
+        recording.unknown[5] = 1;
+        assert!(judge(&scenario, &recording).holds());
     }
 
     /// As if a denied call had been charged to the limit that had room for it.
     #[test]
     fn a_refused_call_that_is_charged_all_the_same_is_found() {
-        let (scene, mut take) = honest("two_limits");
-        let loose = &mut take.records[1][0];
+        let (scenario, mut recording) = honest("two_limits");
+        let loose = &mut recording.records[1][0];
         let last = loose.iter_mut().rfind(|record| record.allowed).unwrap();
         last.remaining = last.remaining.map(|left| left - 1);
-        let finding = judge(&scene, &take);
+        let finding = judge(&scenario, &recording);
         assert_eq!((finding.violations, finding.mismatches), (0, 1));
     }
 }

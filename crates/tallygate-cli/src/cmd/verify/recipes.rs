@@ -5,15 +5,15 @@ use std::io::{self, Write};
 use tallygate_http::sanitize;
 use tallygate_recipes::{Evidence, Report};
 
-use crate::paint::Paint;
+use crate::color::Color;
 use crate::table::{Cell, Table, thousands};
 
 pub(crate) fn write(report: &Report, out: &mut impl Write) -> io::Result<()> {
-    let paint = Paint::for_stdout();
-    writeln!(out, "{}", paint.title(&format!("recipes: {} of {} caught", report.caught, report.of)))?;
+    let color = Color::for_stdout();
+    writeln!(out, "{}", color.title(&format!("recipes: {} of {} caught", report.caught, report.of)))?;
     let version = sanitize::text(&report.version);
     let setting = format!("{version}; each recipe, and ours under the same calls, before the same judge");
-    writeln!(out, "{}\n", paint.faint(&setting))?;
+    writeln!(out, "{}\n", color.faint(&setting))?;
     let mut rows = Table::default();
     for trial in &report.recipes {
         let verdict = match (trial.caught, trial.ours_exact) {
@@ -32,14 +32,14 @@ pub(crate) fn write(report: &Report, out: &mut impl Write) -> io::Result<()> {
         ]);
         rows.note(&format!("      {}", trial.flaw));
     }
-    rows.write(out, &["", "recipe", "admitted", "denied wrongly", "orphans", "ours", "verdict"], paint)?;
+    rows.write(out, &["", "recipe", "admitted", "denied wrongly", "orphans", "ours", "verdict"], color)?;
     writeln!(
         out,
         "\nadmitted: units in the worst span, of the most the limit allows there. denied wrongly: calls refused\n\
          although there was room. orphans: keys that would never expire. Ours had none of these."
     )?;
     for trial in report.recipes.iter().filter(|trial| !trial.ours_exact) {
-        writeln!(out, "{} {}: {}", paint.bad("ours under"), trial.recipe, sanitize::text(&trial.ours.fault()))?;
+        writeln!(out, "{} {}: {}", color.bad("ours under"), trial.recipe, sanitize::text(&trial.ours.fault()))?;
     }
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! What `verify` prints: a row for each scene, and what is wrong in words.
+//! What `verify` prints: a row for each scenario, and what is wrong in words.
 
 use std::io::Write;
 use std::time::Duration;
@@ -9,16 +9,16 @@ use tallygate_redis::{ServerReport, StoreUrl};
 
 use super::Args;
 use super::judge::Finding;
-use super::scene::Scene;
+use super::scenario::Scenario;
+use crate::color::Color;
+use crate::duration;
 use crate::output;
-use crate::paint::Paint;
-use crate::span;
 use crate::table::{self, Cell, Table};
 
 pub(crate) struct Report<'a> {
     pub(crate) args: &'a Args,
     pub(crate) servers: &'a [ServerReport],
-    pub(crate) scenes: &'a [Scene],
+    pub(crate) scenarios: &'a [Scenario],
     pub(crate) findings: &'a [Finding],
 }
 
@@ -30,18 +30,18 @@ impl Report<'_> {
         if self.args.output.json {
             return Ok(output::write_json(out, &self.to_json())?);
         }
-        let paint = Paint::for_stdout();
-        writeln!(out, "{}", paint.title(&self.heading()))?;
-        writeln!(out, "{}\n", paint.faint(&self.players()))?;
+        let color = Color::for_stdout();
+        writeln!(out, "{}", color.title(&self.heading()))?;
+        writeln!(out, "{}\n", color.faint(&self.players()))?;
         let mut rows = Table::default();
-        for (scene, finding) in self.scenes.iter().zip(self.findings) {
-            rows.row(row(scene, finding));
+        for (scenario, finding) in self.scenarios.iter().zip(self.findings) {
+            rows.row(row(scenario, finding));
         }
-        rows.write(out, &HEADINGS, paint)?;
+        rows.write(out, &HEADINGS, color)?;
         writeln!(out)?;
-        self.write_faults(out, paint)?;
-        self.write_notes(out, paint)?;
-        self.write_verdict(out, paint)
+        self.write_faults(out, color)?;
+        self.write_notes(out, color)?;
+        self.write_verdict(out, color)
     }
 
     fn heading(&self) -> String {
@@ -70,12 +70,12 @@ impl Report<'_> {
     }
 
     /// The first of each kind, with what may have caused it.
-    fn write_faults(&self, out: &mut impl Write, paint: Paint) -> anyhow::Result<()> {
-        for (scene, finding) in self.scenes.iter().zip(self.findings) {
+    fn write_faults(&self, out: &mut impl Write, color: Color) -> anyhow::Result<()> {
+        for (scenario, finding) in self.scenarios.iter().zip(self.findings) {
             if finding.holds() {
                 continue;
             }
-            writeln!(out, "{}", paint.bad(scene.title()))?;
+            writeln!(out, "{}", color.bad(scenario.title()))?;
             if finding.violations > 0 {
                 let calls = table::count(finding.violations, "call");
                 writeln!(out, "  {calls} passed beyond the bound")?;
@@ -94,8 +94,8 @@ impl Report<'_> {
         Ok(())
     }
 
-    fn write_notes(&self, out: &mut impl Write, paint: Paint) -> anyhow::Result<()> {
-        let mut note = |text: &str| writeln!(out, "{} {}", paint.faint("note:"), sanitize::text(text));
+    fn write_notes(&self, out: &mut impl Write, color: Color) -> anyhow::Result<()> {
+        let mut note = |text: &str| writeln!(out, "{} {}", color.faint("note:"), sanitize::text(text));
         let unknown: u64 = self.findings.iter().map(|finding| finding.unknown).sum();
         if unknown > 0 {
             let calls = table::count(unknown, "call");
@@ -117,7 +117,7 @@ impl Report<'_> {
         Ok(())
     }
 
-    fn write_verdict(&self, out: &mut impl Write, paint: Paint) -> anyhow::Result<()> {
+    fn write_verdict(&self, out: &mut impl Write, color: Color) -> anyhow::Result<()> {
         let decisions: u64 = self.findings.iter().map(|finding| finding.decisions).sum();
         if decisions == 0 {
             return Ok(());
@@ -128,12 +128,12 @@ impl Report<'_> {
                 keys => format!("; every one of {} has an end", table::count(keys, "key")),
             };
             let all = table::count(decisions, "decision");
-            writeln!(out, "{} {all}, no span above its bound, no answer wrong{no_end}", paint.good("holds:"))?;
+            writeln!(out, "{} {all}, no span above its bound, no answer wrong{no_end}", color.good("holds:"))?;
         } else {
             writeln!(
                 out,
                 "{} the store lost, changed or miscounted states while it was watched",
-                paint.bad("broken:")
+                color.bad("broken:")
             )?;
             writeln!(
                 out,
@@ -144,7 +144,7 @@ impl Report<'_> {
     }
 
     fn to_json(&self) -> Value {
-        let scene = |(scene, finding): (&Scene, &Finding)| {
+        let scenario = |(scenario, finding): (&Scenario, &Finding)| {
             let tightest = finding.tightest.map(|span| {
                 json!({
                     "admitted": span.admitted,
@@ -154,8 +154,8 @@ impl Report<'_> {
                 })
             });
             json!({
-                "name": scene.slug(),
-                "limits": scene.limits().iter().map(ToString::to_string).collect::<Vec<_>>(),
+                "name": scenario.slug(),
+                "limits": scenario.limits().iter().map(ToString::to_string).collect::<Vec<_>>(),
                 "decisions": finding.decisions,
                 "admitted": finding.admitted,
                 "admitted_units": finding.units,
@@ -180,20 +180,20 @@ impl Report<'_> {
             "clients": self.args.clients,
             "processes": self.args.processes,
             "servers": servers,
-            "scenes": self.scenes.iter().zip(self.findings).map(scene).collect::<Vec<_>>(),
+            "scenes": self.scenarios.iter().zip(self.findings).map(scenario).collect::<Vec<_>>(),
         })
     }
 }
 
-fn row(scene: &Scene, finding: &Finding) -> Vec<Cell> {
+fn row(scenario: &Scenario, finding: &Finding) -> Vec<Cell> {
     let bound = finding.tightest.map_or("-".to_owned(), |span| span.allowed.to_string());
     let worst = finding.tightest.map_or("-".to_owned(), |span| {
         let lasted = Duration::from_micros(span.to.as_micros() - span.from.as_micros());
-        format!("{} in {}", span.admitted, span::render(lasted))
+        format!("{} in {}", span.admitted, duration::render(lasted))
     });
     vec![
-        Cell::word(scene.title()),
-        Cell::word(scene.written()),
+        Cell::word(scenario.title()),
+        Cell::word(scenario.written()),
         Cell::number(finding.decisions),
         Cell::number(finding.admitted),
         Cell::figure(bound),

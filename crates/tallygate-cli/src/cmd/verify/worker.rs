@@ -1,4 +1,4 @@
-//! One process of `verify`: some clients that share a store, and a tape of what they were answered.
+//! One process of `verify`: some clients that share a store, and write what they were answered to stdout.
 
 use std::io::{self, BufRead, Write};
 use std::sync::Arc;
@@ -10,9 +10,9 @@ use tallygate_redis::RedisStore;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
+use super::protocol::Entry;
 use super::random::Random;
-use super::scene::{self, Scene};
-use super::tape::Entry;
+use super::scenario::{self, Scenario};
 use crate::output::Outcome;
 use crate::store::{self, StoreArgs};
 
@@ -23,7 +23,7 @@ pub(crate) struct Args {
     #[command(flatten)]
     store: StoreArgs,
     #[arg(long)]
-    scene: String,
+    scenario: String,
     #[arg(long)]
     window_ms: u64,
     #[arg(long)]
@@ -36,12 +36,12 @@ pub(crate) struct Args {
     millis: u64,
 }
 
-/// Pieces of tape this long go out at once.
+/// Bytes are written in pieces of this length.
 const PIECE: usize = 4096;
 
 pub(crate) async fn run(args: Args, out: &mut impl Write) -> anyhow::Result<Outcome> {
     let url = args.store.url().context("a worker needs a server")?;
-    let scene = Arc::new(Scene::new(&args.scene, Duration::from_millis(args.window_ms))?);
+    let scenario = Arc::new(Scenario::new(&args.scenario, Duration::from_millis(args.window_ms))?);
     let limiter = Limiter::new(store::redis(url, &args.store.prefix).await?);
     let begin = leash();
     say(out, &[Entry::Ready])?;
@@ -54,8 +54,8 @@ pub(crate) async fn run(args: Args, out: &mut impl Write) -> anyhow::Result<Outc
         .map(|number| {
             let client = Client {
                 limiter: limiter.clone(),
-                scene: Arc::clone(&scene),
-                policies: scene.policies(&args.name),
+                scenario: Arc::clone(&scenario),
+                policies: scenario.policies(&args.name),
                 random: Random::new(args.worker * 10_000 + number),
                 pieces: pieces.clone(),
             };
@@ -74,9 +74,9 @@ pub(crate) async fn run(args: Args, out: &mut impl Write) -> anyhow::Result<Outc
 }
 
 fn say(out: &mut impl Write, entries: &[Entry]) -> io::Result<()> {
-    let mut tape = Vec::new();
-    entries.iter().for_each(|entry| entry.write(&mut tape));
-    out.write_all(&tape)?;
+    let mut bytes = Vec::new();
+    entries.iter().for_each(|entry| entry.write(&mut bytes));
+    out.write_all(&bytes)?;
     out.flush()
 }
 
@@ -99,7 +99,7 @@ fn leash() -> oneshot::Receiver<()> {
 
 struct Client {
     limiter: Limiter<RedisStore>,
-    scene: Arc<Scene>,
+    scenario: Arc<Scenario>,
     policies: Vec<String>,
     random: Random,
     pieces: mpsc::Sender<Vec<u8>>,
@@ -107,11 +107,11 @@ struct Client {
 
 impl Client {
     async fn call_until(mut self, until: Instant) -> anyhow::Result<()> {
-        let subjects: Vec<String> = (0..scene::KEYS).map(scene::subject).collect();
-        let mut tape = Vec::with_capacity(2 * PIECE);
+        let subjects: Vec<String> = (0..scenario::KEYS).map(scenario::subject).collect();
+        let mut bytes = Vec::with_capacity(2 * PIECE);
         while Instant::now() < until {
-            let (key, cost) = scene::pick(&mut self.random)?;
-            let checks = self.scene.checks(&self.policies, &subjects[usize::from(key)], cost)?;
+            let (key, cost) = scenario::pick(&mut self.random)?;
+            let checks = self.scenario.checks(&self.policies, &subjects[usize::from(key)], cost)?;
             let answer = match self.limiter.check_all(&checks).await {
                 Ok(decision) => Entry::answer(key, cost, &decision),
                 Err(CheckError::Store(StoreError::Ambiguous { .. })) => Entry::Unknown { key },
@@ -124,11 +124,11 @@ impl Client {
                 // A store that refuses at once would otherwise be asked, and complained about, a million times.
                 tokio::time::sleep(Duration::from_millis(10)).await;
             }
-            answer.write(&mut tape);
-            if tape.len() >= PIECE {
-                self.pieces.send(std::mem::take(&mut tape)).await?;
+            answer.write(&mut bytes);
+            if bytes.len() >= PIECE {
+                self.pieces.send(std::mem::take(&mut bytes)).await?;
             }
         }
-        Ok(self.pieces.send(tape).await?)
+        Ok(self.pieces.send(bytes).await?)
     }
 }

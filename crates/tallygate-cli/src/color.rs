@@ -4,11 +4,11 @@ use std::io::IsTerminal;
 
 /// Puts colour around text, or leaves it as it is.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Paint {
+pub(crate) struct Color {
     on: bool,
 }
 
-impl Paint {
+impl Color {
     /// Colour if stdout is a terminal and nobody asked for none (<https://no-color.org>).
     pub(crate) fn for_stdout() -> Self {
         let refused = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty())

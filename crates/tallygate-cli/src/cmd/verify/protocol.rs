@@ -6,7 +6,7 @@ use anyhow::{Context, bail};
 use tallygate::history::Record;
 use tallygate::{Cost, Decision, Timestamp};
 
-use super::scene::{KEYS, Scene};
+use super::scenario::{KEYS, Scenario};
 
 /// One thing a worker says. All numbers are little-endian.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -37,32 +37,32 @@ impl Entry {
         Self::Answer { key, records: decision.statuses().iter().map(record).collect() }
     }
 
-    pub(crate) fn write(&self, tape: &mut Vec<u8>) {
+    pub(crate) fn write(&self, bytes: &mut Vec<u8>) {
         match self {
-            Self::Ready => tape.push(READY),
-            Self::Done => tape.push(DONE),
+            Self::Ready => bytes.push(READY),
+            Self::Done => bytes.push(DONE),
             Self::Unknown { key } => {
-                tape.push(UNKNOWN);
-                tape.extend(key.to_le_bytes());
+                bytes.push(UNKNOWN);
+                bytes.extend(key.to_le_bytes());
             }
             Self::Failed { why } => {
                 let why: Vec<u8> = why.bytes().take(1000).collect();
-                tape.push(FAILED);
-                tape.extend(u16::try_from(why.len()).unwrap_or(0).to_le_bytes());
-                tape.extend(why);
+                bytes.push(FAILED);
+                bytes.extend(u16::try_from(why.len()).unwrap_or(0).to_le_bytes());
+                bytes.extend(why);
             }
             Self::Answer { key, records } => {
                 let Some(first) = records.first() else { return };
-                tape.push(ANSWER);
-                tape.extend(key.to_le_bytes());
-                tape.extend(u32::try_from(first.cost).unwrap_or(u32::MAX).to_le_bytes());
-                tape.extend(first.decided_at.as_micros().to_le_bytes());
-                tape.push(u8::from(first.allowed));
+                bytes.push(ANSWER);
+                bytes.extend(key.to_le_bytes());
+                bytes.extend(u32::try_from(first.cost).unwrap_or(u32::MAX).to_le_bytes());
+                bytes.extend(first.decided_at.as_micros().to_le_bytes());
+                bytes.push(u8::from(first.allowed));
                 for record in records {
                     let micros = |wait: Duration| u64::try_from(wait.as_micros()).unwrap_or(NO_WAIT_WILL_DO);
-                    tape.extend(record.remaining.unwrap_or(0).to_le_bytes());
-                    tape.extend(record.retry_after.map_or(NO_WAIT_WILL_DO, micros).to_le_bytes());
-                    tape.extend(record.reset_after.map_or(0, micros).to_le_bytes());
+                    bytes.extend(record.remaining.unwrap_or(0).to_le_bytes());
+                    bytes.extend(record.retry_after.map_or(NO_WAIT_WILL_DO, micros).to_le_bytes());
+                    bytes.extend(record.reset_after.map_or(0, micros).to_le_bytes());
                 }
             }
         }
@@ -92,9 +92,9 @@ impl Reader {
         Ok(())
     }
 
-    fn entry(&self, tape: &[u8]) -> anyhow::Result<Option<(Entry, usize)>> {
-        let Some(kind) = tape.first() else { return Ok(None) };
-        let mut cut = Cut { tape, at: 1 };
+    fn entry(&self, bytes: &[u8]) -> anyhow::Result<Option<(Entry, usize)>> {
+        let Some(kind) = bytes.first() else { return Ok(None) };
+        let mut cut = Cut { bytes, at: 1 };
         let entry = match *kind {
             READY => Some(Entry::Ready),
             DONE => Some(Entry::Done),
@@ -111,13 +111,13 @@ impl Reader {
 }
 
 struct Cut<'a> {
-    tape: &'a [u8],
+    bytes: &'a [u8],
     at: usize,
 }
 
 impl<'a> Cut<'a> {
     fn bytes(&mut self, length: usize) -> Option<&'a [u8]> {
-        let bytes = self.tape.get(self.at..self.at + length)?;
+        let bytes = self.bytes.get(self.at..self.at + length)?;
         self.at += length;
         Some(bytes)
     }
@@ -147,9 +147,9 @@ impl<'a> Cut<'a> {
     }
 }
 
-/// All that was said in a scene.
+/// All that was said in a scenario.
 #[derive(Debug)]
-pub(crate) struct Take {
+pub(crate) struct Recording {
     /// For each limit, for each key.
     pub(crate) records: Vec<Vec<Vec<Record>>>,
     /// For each key, calls that may have been charged or not.
@@ -161,11 +161,11 @@ pub(crate) struct Take {
     pub(crate) took: Duration,
 }
 
-impl Take {
-    pub(crate) fn new(scene: &Scene) -> Self {
+impl Recording {
+    pub(crate) fn new(scenario: &Scenario) -> Self {
         let keys = usize::from(KEYS);
         Self {
-            records: vec![vec![Vec::new(); keys]; scene.limits().len()],
+            records: vec![vec![Vec::new(); keys]; scenario.limits().len()],
             unknown: vec![0; keys],
             failed: 0,
             failure: None,
@@ -216,12 +216,12 @@ mod tests {
             Entry::Failed { why: "the store is unavailable: zoë".into() },
             Entry::Done,
         ];
-        let mut tape = Vec::new();
-        said.iter().for_each(|entry| entry.write(&mut tape));
-        for size in 1..tape.len() {
+        let mut bytes = Vec::new();
+        said.iter().for_each(|entry| entry.write(&mut bytes));
+        for size in 1..bytes.len() {
             let mut reader = Reader::new(2);
             let mut heard = Vec::new();
-            for piece in tape.chunks(size) {
+            for piece in bytes.chunks(size) {
                 reader.read(piece, |entry| heard.push(entry)).unwrap();
             }
             assert_eq!(heard, said, "pieces of {size}");

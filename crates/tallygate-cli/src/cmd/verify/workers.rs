@@ -1,4 +1,4 @@
-//! The worker processes of one scene: started, told to begin together, listened to, and never left behind.
+//! The worker processes of one scenario: started, told to begin together, listened to, and never left behind.
 
 use std::process::Stdio;
 use std::time::Duration;
@@ -9,13 +9,13 @@ use tokio::process::{Child, ChildStdin, Command};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout};
 
-use super::scene::Scene;
-use super::tape::{Entry, Reader, Take};
+use super::protocol::{Entry, Reader, Recording};
+use super::scenario::Scenario;
 
-/// Beyond the length of the scene, for connecting and for what is under way at its end.
+/// Beyond the length of the scenario, for connecting and for what is under way at its end.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-pub(crate) struct Crew<'a> {
+pub(crate) struct Workers<'a> {
     pub(crate) url: &'a str,
     pub(crate) prefix: &'a str,
     pub(crate) clients: usize,
@@ -28,23 +28,23 @@ struct Worker {
     stdin: ChildStdin,
 }
 
-impl Crew<'_> {
-    pub(crate) async fn perform(
+impl Workers<'_> {
+    pub(crate) async fn run(
         &self,
-        scene: &Scene,
+        scenario: &Scenario,
         name: &str,
         length: Duration,
         show: &mut impl FnMut(Duration, u64),
-    ) -> anyhow::Result<Take> {
+    ) -> anyhow::Result<Recording> {
         let (pieces, mut spoken) = mpsc::channel::<(usize, Vec<u8>)>(64);
         let mut workers = Vec::new();
         for number in 0..self.processes {
-            workers.push(self.start(number, scene, name, length, pieces.clone())?);
+            workers.push(self.start(number, scenario, name, length, pieces.clone())?);
         }
         drop(pieces);
-        let mut readers: Vec<Reader> = workers.iter().map(|_| Reader::new(scene.limits().len())).collect();
+        let mut readers: Vec<Reader> = workers.iter().map(|_| Reader::new(scenario.limits().len())).collect();
         let (mut ready, mut done) = (0, 0);
-        let mut take = Take::new(scene);
+        let mut recording = Recording::new(scenario);
         let mut begun = Instant::now();
         while done < workers.len() {
             let heard = timeout(PATIENCE + length, spoken.recv()).await;
@@ -62,21 +62,21 @@ impl Crew<'_> {
                         worker.stdin.write_all(b"begin\n").await.context("a worker is gone")?;
                     }
                 }
-                take.add(entry)?;
+                recording.add(entry)?;
             }
-            show(begun.elapsed().min(length), take.answers);
+            show(begun.elapsed().min(length), recording.answers);
         }
-        take.took = begun.elapsed();
+        recording.took = begun.elapsed();
         for worker in &mut workers {
             worker.child.wait().await?;
         }
-        Ok(take)
+        Ok(recording)
     }
 
     fn start(
         &self,
         number: usize,
-        scene: &Scene,
+        scenario: &Scenario,
         name: &str,
         length: Duration,
         pieces: mpsc::Sender<(usize, Vec<u8>)>,
@@ -84,8 +84,8 @@ impl Crew<'_> {
         let program = std::env::current_exe().context("cannot find this program to start it again")?;
         let mut child = Command::new(program)
             .arg("verify-worker")
-            .args(["--prefix", self.prefix, "--scene", scene.slug(), "--name", name])
-            .args(["--window-ms", &scene.window().as_millis().to_string()])
+            .args(["--prefix", self.prefix, "--scenario", scenario.slug(), "--name", name])
+            .args(["--window-ms", &scenario.window().as_millis().to_string()])
             .args(["--worker", &number.to_string(), "--clients", &self.clients.to_string()])
             .args(["--millis", &length.as_millis().to_string()])
             // Not an argument: others on this machine can read those.

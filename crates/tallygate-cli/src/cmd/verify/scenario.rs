@@ -9,7 +9,7 @@ use super::random::Random;
 
 /// Keys that get half of the calls.
 const HOT: u64 = 2;
-/// Keys of a scene.
+/// Keys of a scenario.
 pub(crate) const KEYS: u16 = 66;
 /// Six calls of eight take one unit.
 const COSTS: [u64; 8] = [1, 1, 1, 1, 1, 1, 3, 7];
@@ -18,32 +18,32 @@ const LEAST_AMOUNT: u64 = 10;
 
 /// One limit, or a tight one and one that never denies.
 #[derive(Debug)]
-pub(crate) struct Scene {
+pub(crate) struct Scenario {
     slug: &'static str,
     limits: Vec<Limit>,
 }
 
 const TWO_LIMITS: &str = "two_limits";
 
-impl Scene {
-    /// The scenes of a run in which each lasts for `length`: windows are short enough to turn several times in it.
+impl Scenario {
+    /// The scenarios of a run in which each lasts for `length`: windows are short enough to turn several times in it.
     pub(crate) fn all(algorithm: Option<Algorithm>, length: Duration) -> anyhow::Result<Vec<Self>> {
         let window = window_for(length);
         let algorithms = match algorithm {
             Some(algorithm) => vec![algorithm],
             None => Algorithm::ALL.to_vec(),
         };
-        let mut scenes = Vec::new();
+        let mut scenarios = Vec::new();
         for one in algorithms {
-            scenes.push(Self::new(one.name(), window)?);
+            scenarios.push(Self::new(one.name(), window)?);
         }
         if algorithm.is_none() {
-            scenes.push(Self::new(TWO_LIMITS, window)?);
+            scenarios.push(Self::new(TWO_LIMITS, window)?);
         }
-        Ok(scenes)
+        Ok(scenarios)
     }
 
-    /// The scene of this name.
+    /// The scenario of this name.
     pub(crate) fn new(slug: &str, window: Duration) -> anyhow::Result<Self> {
         // 200 units a second for each key: some calls pass on every key, most are denied on a hot one.
         let amount = u64::try_from(window.as_millis() / 5)?.max(LEAST_AMOUNT);
@@ -53,7 +53,7 @@ impl Scene {
             let limits = vec![limit(Algorithm::SlidingLog).build()?, loose.build()?];
             return Ok(Self { slug: TWO_LIMITS, limits });
         }
-        let algorithm: Algorithm = slug.parse().context("a scene")?;
+        let algorithm: Algorithm = slug.parse().context("a scenario")?;
         let limit = match algorithm {
             Algorithm::TokenBucket => limit(algorithm).burst(2 * amount),
             _ => limit(algorithm),
@@ -105,7 +105,7 @@ impl Scene {
     }
 }
 
-/// A sixth of the scene, in steps that divide a second well.
+/// A sixth of the scenario, in steps that divide a second well.
 fn window_for(length: Duration) -> Duration {
     let steps = [250, 200, 100, 50, 20].map(Duration::from_millis);
     steps.into_iter().find(|window| *window * 6 <= length).unwrap_or(steps[4])

@@ -5,9 +5,9 @@ use tallygate::{Check, CounterError, CounterName, CounterOp, CounterValue, Decis
 /// Answers what the store behind it would, and changes nothing there. So a call is decided by the very code that decides
 /// it in earnest.
 #[derive(Debug)]
-pub(super) struct Rehearsal<'s, S>(pub &'s S);
+pub(super) struct DryRun<'s, S>(pub &'s S);
 
-impl<S: Store> Store for Rehearsal<'_, S> {
+impl<S: Store> Store for DryRun<'_, S> {
     async fn check(&self, checks: &[Check<'_>]) -> Result<Decision, StoreError> {
         self.0.peek(checks).await
     }

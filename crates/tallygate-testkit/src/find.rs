@@ -3,6 +3,8 @@
 use std::env;
 use std::path::{Path, PathBuf};
 
+use crate::skip::skipped_by;
+
 /// Which of the two servers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Flavour {
@@ -52,16 +54,19 @@ pub(crate) fn locate(name: &str, variable: &str) -> PathBuf {
     in_path(name).unwrap_or_else(|| panic!("no {name}: run `cargo xtask test`, or install {name}, or set {variable}"))
 }
 
-/// False, saying why, only when `TALLYGATE_SKIP_VALKEY=<reason>` is set. A missing binary alone is no reason to skip.
+const SKIP_VALKEY: &str = "TALLYGATE_SKIP_VALKEY";
+
+/// False only when `TALLYGATE_SKIP_VALKEY=<reason>` is set: then the test is reported as skipped, and must return. A
+/// missing binary alone is no reason to skip.
+#[must_use]
+pub fn valkey_or_skip() -> bool {
+    !skipped_by(SKIP_VALKEY, Flavour::Valkey.binary_name())
+}
+
+/// The same for a test that goes on with Redis alone: it is not reported as skipped.
 #[must_use]
 pub fn valkey_available() -> bool {
-    match env::var("TALLYGATE_SKIP_VALKEY") {
-        Ok(reason) if !reason.is_empty() => {
-            eprintln!("SKIPPED on Valkey: {reason}");
-            false
-        }
-        _ => true,
-    }
+    env::var(SKIP_VALKEY).map_or(true, |reason| reason.is_empty())
 }
 
 fn target_dir() -> PathBuf {

@@ -18,6 +18,7 @@ pub mod random;
 pub mod resp;
 pub mod sentinel;
 pub mod server;
+mod skip;
 mod tls;
 pub mod tool;
 pub mod traces;
@@ -28,7 +29,7 @@ pub mod web_proxy;
 
 pub use cluster::Cluster;
 pub use daemon::{Daemon, Ready};
-pub use find::{Flavour, valkey_available};
+pub use find::{Flavour, valkey_available, valkey_or_skip};
 pub use port::Port;
 pub use prometheus::{Prometheus, Sample};
 pub use proxy::{FaultProxy, Mode};

@@ -1,10 +1,10 @@
 //! Programs of others that tests drive: proxies, monitors, linters.
 
-use std::env;
 use std::path::PathBuf;
 use std::process::Command;
 
 use crate::find::locate;
+use crate::skip::skipped_by;
 
 /// One of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -77,17 +77,11 @@ impl Tool {
         Command::new(self.binary())
     }
 
-    /// False, saying why, only when `TALLYGATE_SKIP_ENVOY=<reason>` (and so on) is set. A missing binary alone is no
-    /// reason to skip.
+    /// False only when `TALLYGATE_SKIP_ENVOY=<reason>` (and so on) is set: then the test is reported as skipped, and must
+    /// return. A missing binary alone is no reason to skip.
     #[must_use]
     pub fn available(self) -> bool {
-        match env::var(self.variable("SKIP_")) {
-            Ok(reason) if !reason.is_empty() => {
-                eprintln!("SKIPPED without {}: {reason}", self.binary_name());
-                false
-            }
-            _ => true,
-        }
+        !skipped_by(&self.variable("SKIP_"), self.binary_name())
     }
 
     fn variable(self, prefix: &str) -> String {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tallygate::{Limiter, ManualClock, Timestamp};
 use tallygate_redis::RedisStore;
 use tallygate_testkit::conformance::{self, Rig};
-use tallygate_testkit::{Cluster, Flavour, Server, valkey_available};
+use tallygate_testkit::{Cluster, Flavour, Server, valkey_or_skip};
 
 struct RedisRig<'s> {
     limiter: Limiter<RedisStore>,
@@ -62,7 +62,7 @@ async fn every_property_holds_on_redis() {
 
 #[tokio::test]
 async fn every_property_holds_on_valkey() {
-    if !valkey_available() {
+    if !valkey_or_skip() {
         return;
     }
     let server = Server::valkey().start();

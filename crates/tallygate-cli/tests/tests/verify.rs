@@ -5,7 +5,7 @@ use std::thread;
 use std::time::Duration;
 
 use serde_json::Value;
-use tallygate_testkit::{Cluster, Flavour, Sentinel, Server, valkey_available};
+use tallygate_testkit::{Cluster, Flavour, Sentinel, Server, valkey_or_skip};
 
 use super::{Ran, binary, ran, run};
 
@@ -43,7 +43,7 @@ fn redis_holds_and_is_left_as_it_was() {
 
 #[test]
 fn valkey_holds() {
-    if valkey_available() {
+    if valkey_or_skip() {
         let server = Server::valkey().start();
         assert_holds(&verify(&server.url(), &["--seconds", "2", "--json"]));
     }
@@ -152,7 +152,7 @@ fn every_recipe_is_caught_and_ours_is_not() {
 
 #[test]
 fn every_recipe_is_caught_on_valkey() {
-    if !valkey_available() {
+    if !valkey_or_skip() {
         return;
     }
     let server = Server::valkey().start();

@@ -1,0 +1,25 @@
+//! Tests that are skipped, told apart from those that passed: libtest knows no such outcome for a test that runs.
+
+use std::fs::OpenOptions;
+use std::io::Write;
+use std::{env, thread};
+
+/// `cargo xtask test` names a file here, and counts its lines as skipped instead of passed.
+const VARIABLE: &str = "TALLYGATE_SKIPPED";
+
+/// Reports the test that runs on this thread as skipped if the variable holds a reason to. The test must return then.
+pub(crate) fn skipped_by(variable: &str, what: &str) -> bool {
+    let Some(reason) = env::var(variable).ok().filter(|reason| !reason.is_empty()) else { return false };
+    eprintln!("SKIPPED without {what}: {reason}");
+    if let Some(path) = env::var_os(VARIABLE) {
+        // libtest names the thread of a test after it.
+        let test = thread::current().name().unwrap_or("main").to_owned();
+        let binary = env::current_exe().unwrap_or_default();
+        let binary = binary.file_name().unwrap_or_default().to_string_lossy();
+        let line = format!("{binary}\t{test}\t{what}: {}\n", reason.replace(['\t', '\n'], " "));
+        // One write in append mode: lines of several processes do not mix.
+        let file = OpenOptions::new().create(true).append(true).open(path);
+        file.and_then(|mut file| file.write_all(line.as_bytes())).expect("the file that xtask names can be written");
+    }
+    true
+}

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use serde_json::{Value, json};
+use serde::{Serialize, Serializer};
+use serde_json::Value;
 use tallygate::{Decision, Source, Status, Timestamp};
 
 /// The `source` of an answer that no policy had a say in.
@@ -33,10 +34,11 @@ pub struct Part<'a> {
 ///
 /// let unlimited = Answer { allowed: true, parts: &[], binding: None, split: false, decided_at: None };
 /// assert_eq!(
-///     unlimited.to_json().to_string(),
+///     serde_json::to_string(&unlimited)?,
 ///     r#"{"allowed":true,"source":"no_policy","policy":null,"limit":null,"remaining":null,"#.to_owned()
 ///         + r#""retry_after_ms":0,"reset_after_ms":0,"split":false,"decided_at_us":null,"statuses":[]}"#
 /// );
+/// # Ok::<(), serde_json::Error>(())
 /// ```
 #[derive(Debug, Clone, Copy)]
 pub struct Answer<'a> {
@@ -53,19 +55,82 @@ pub struct Answer<'a> {
 }
 
 impl Answer<'_> {
-    /// The object, its members in the order of their importance.
+    /// The object as a value.
     pub fn to_json(&self) -> Value {
+        serde_json::to_value(self).expect("its members are numbers and strings")
+    }
+}
+
+impl Serialize for Answer<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let binding = self.binding.and_then(|index| self.parts.get(index)).filter(|part| !part.shadow);
-        let mut object = match binding {
-            Some(part) => members(part),
-            None => nothing(self.allowed),
-        };
+        let members = binding.map_or(Members::NONE, Members::of);
         // The call can be denied by others than the part that binds, or allowed in spite of it.
-        object["allowed"] = self.allowed.into();
-        object["split"] = self.split.into();
-        object["decided_at_us"] = self.decided_at.map(Timestamp::as_micros).into();
-        object["statuses"] = self.parts.iter().map(status_json).collect();
-        object
+        let allowed = self.allowed;
+        // Zero would tell a denied caller to come again at once.
+        let retry_after_ms = if binding.is_some() { members.retry_after_ms } else { allowed.then_some(0) };
+        let statuses =
+            self.parts.iter().map(|part| StatusJson { members: Members::of(part), shadow: part.shadow }).collect();
+        let decided_at_us = self.decided_at.map(Timestamp::as_micros);
+        let members = Members { allowed, retry_after_ms, ..members };
+        AnswerJson { members, split: self.split, decided_at_us, statuses }.serialize(serializer)
+    }
+}
+
+/// In the order of their importance.
+#[derive(Serialize)]
+struct Members<'a> {
+    allowed: bool,
+    source: &'a str,
+    policy: Option<&'a str>,
+    limit: Option<u64>,
+    remaining: Option<u64>,
+    retry_after_ms: Option<u64>,
+    reset_after_ms: u64,
+}
+
+#[derive(Serialize)]
+struct StatusJson<'a> {
+    #[serde(flatten)]
+    members: Members<'a>,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    shadow: bool,
+}
+
+#[derive(Serialize)]
+struct AnswerJson<'a> {
+    #[serde(flatten)]
+    members: Members<'a>,
+    split: bool,
+    decided_at_us: Option<u64>,
+    statuses: Vec<StatusJson<'a>>,
+}
+
+impl<'a> Members<'a> {
+    /// Of an answer in which no part binds.
+    const NONE: Self = Self {
+        allowed: true,
+        source: NO_POLICY,
+        policy: None,
+        limit: None,
+        remaining: None,
+        retry_after_ms: None,
+        reset_after_ms: 0,
+    };
+
+    fn of(part: &Part<'a>) -> Self {
+        let status = part.status;
+        // Its status has to hold some number, which means nothing.
+        let limited = part.source != Source::Unlimited;
+        Self {
+            allowed: status.allowed(),
+            source: part.source.name(),
+            policy: Some(part.policy),
+            limit: limited.then(|| status.limit()),
+            remaining: limited.then(|| status.remaining()),
+            retry_after_ms: status.retry_after().map(millis_up),
+            reset_after_ms: millis_up(status.reset_after()),
+        }
     }
 }
 
@@ -108,40 +173,4 @@ pub fn decision_json(policies: &[&str], decision: &Decision) -> Value {
 /// ```
 pub fn millis_up(span: Duration) -> u64 {
     u64::try_from(span.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
-}
-
-fn status_json(part: &Part<'_>) -> Value {
-    let mut object = members(part);
-    if part.shadow {
-        object["shadow"] = true.into();
-    }
-    object
-}
-
-fn members(part: &Part<'_>) -> Value {
-    let status = part.status;
-    // Its status has to hold some number, which means nothing.
-    let limited = part.source != Source::Unlimited;
-    json!({
-        "allowed": status.allowed(),
-        "source": part.source.name(),
-        "policy": part.policy,
-        "limit": limited.then(|| status.limit()),
-        "remaining": limited.then(|| status.remaining()),
-        "retry_after_ms": status.retry_after().map(millis_up),
-        "reset_after_ms": millis_up(status.reset_after()),
-    })
-}
-
-fn nothing(allowed: bool) -> Value {
-    json!({
-        "allowed": allowed,
-        "source": NO_POLICY,
-        "policy": null,
-        "limit": null,
-        "remaining": null,
-        // Zero would tell a denied caller to come again at once.
-        "retry_after_ms": allowed.then_some(0),
-        "reset_after_ms": 0,
-    })
 }

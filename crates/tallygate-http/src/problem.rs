@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use http::StatusCode;
-use serde_json::{Value, json};
+use serde::{Serialize, Serializer};
+use serde_json::Value;
 
 use crate::headers::seconds_up;
 
@@ -19,12 +20,15 @@ use crate::headers::seconds_up;
 /// assert_eq!(body["violated-policies"], serde_json::json!(["login"]));
 /// assert_eq!(body["detail"], "The quota of `login` is used up; retry in 12 s.");
 /// ```
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Problem {
+    #[serde(rename = "type")]
     kind: &'static str,
     title: &'static str,
+    #[serde(serialize_with = "status_number")]
     status: StatusCode,
     detail: String,
+    #[serde(rename = "violated-policies", skip_serializing_if = "Option::is_none")]
     violated: Option<Vec<String>>,
 }
 
@@ -76,7 +80,7 @@ impl Problem {
     ///
     /// let problem = Problem::of_status(StatusCode::NOT_FOUND, "There is no domain `web`.");
     /// assert_eq!(
-    ///     problem.to_json().to_string(),
+    ///     problem.to_text(),
     ///     r#"{"type":"about:blank","title":"Not Found","status":404,"detail":"There is no domain `web`."}"#
     /// );
     /// ```
@@ -95,59 +99,19 @@ impl Problem {
         &self.detail
     }
 
-    /// The body.
+    /// The body as a value.
     pub fn to_json(&self) -> Value {
-        let mut body = json!({
-            "type": self.kind,
-            "title": self.title,
-            "status": self.status.as_u16(),
-            "detail": self.detail,
-        });
-        if let Some(violated) = &self.violated {
-            body["violated-policies"] = json!(violated);
-        }
-        body
+        serde_json::to_value(self).expect("its members are numbers and strings")
     }
 
-    /// The body as text: that of [`to_json`](Self::to_json), in a fraction of the time. Whoever floods a service is told this
-    /// again and again.
+    /// The body as text.
     pub fn to_text(&self) -> String {
-        let violated = self.violated.as_deref().unwrap_or_default();
-        let names: usize = violated.iter().map(|name| name.len() + 3).sum();
-        let frame = r#"{"type":,"title":,"status":429,"detail":,"violated-policies":[]}""#.len();
-        let room = frame + self.kind.len() + self.title.len() + self.detail.len() + names + 6;
-        let mut text = String::with_capacity(room);
-        text.push_str(r#"{"type":"#);
-        push_string(&mut text, self.kind);
-        text.push_str(r#","title":"#);
-        push_string(&mut text, self.title);
-        text.push_str(r#","status":"#);
-        text.push_str(self.status.as_str());
-        text.push_str(r#","detail":"#);
-        push_string(&mut text, &self.detail);
-        if self.violated.is_some() {
-            text.push_str(r#","violated-policies":["#);
-            for (at, name) in violated.iter().enumerate() {
-                if at > 0 {
-                    text.push(',');
-                }
-                push_string(&mut text, name);
-            }
-            text.push(']');
-        }
-        text.push('}');
-        text
+        serde_json::to_string(self).expect("its members are numbers and strings")
     }
 }
 
-fn push_string(text: &mut String, string: &str) {
-    if string.bytes().any(|byte| byte < b' ' || matches!(byte, b'"' | b'\\')) {
-        // Rare, and known to be right.
-        return text.push_str(&Value::from(string).to_string());
-    }
-    text.push('"');
-    text.push_str(string);
-    text.push('"');
+fn status_number<S: Serializer>(status: &StatusCode, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_u16(status.as_u16())
 }
 
 /// The number that `Retry-After` names.
@@ -172,19 +136,13 @@ mod tests {
 
     #[test]
     fn a_denial_names_the_policies_and_the_wait() {
-        let body = Problem::quota_exceeded(&["burst", "daily"], Some(Duration::ZERO)).to_json();
         assert_eq!(
-            body,
-            json!({
-                "type": "https://iana.org/assignments/http-problem-types#quota-exceeded",
-                "title": "Request cannot be satisfied as assigned quota has been exceeded",
-                "status": 429,
-                "detail": "The quota of `burst`, `daily` is used up; retry in 1 s.",
-                "violated-policies": ["burst", "daily"],
-            })
+            Problem::quota_exceeded(&["burst", "daily"], Some(Duration::ZERO)).to_text(),
+            r#"{"type":"https://iana.org/assignments/http-problem-types#quota-exceeded","#.to_owned()
+                + r#""title":"Request cannot be satisfied as assigned quota has been exceeded","status":429,"#
+                + r#""detail":"The quota of `burst`, `daily` is used up; retry in 1 s.","#
+                + r#""violated-policies":["burst","daily"]}"#
         );
-        let members: Vec<&String> = body.as_object().unwrap().keys().collect();
-        assert_eq!(members, ["type", "title", "status", "detail", "violated-policies"]);
     }
 
     #[test]
@@ -197,23 +155,8 @@ mod tests {
     }
 
     #[test]
-    fn the_text_is_that_of_the_json() {
-        for name in ["login", "a\"b\\c", "\u{0}\u{1f}\u{7f}\n", "zoë / ✓", ""] {
-            let wait = Some(Duration::from_secs(7));
-            for problem in [
-                Problem::quota_exceeded(&[name, "x"], wait),
-                Problem::quota_exceeded(&[], None),
-                Problem::reduced_capacity(&[name], wait),
-                Problem::bad_request(name),
-            ] {
-                assert_eq!(problem.to_text(), problem.to_json().to_string());
-            }
-        }
-    }
-
-    #[test]
     fn text_of_a_caller_stays_inside_its_string() {
-        let body = Problem::bad_request("no `\"},{\u{0}`").to_json().to_string();
+        let body = Problem::bad_request("no `\"},{\u{0}`").to_text();
         let back: Value = serde_json::from_str(&body).unwrap();
         assert_eq!(back["detail"], "no `\"},{\u{0}`");
         assert_eq!(back["status"], 400);

@@ -9,8 +9,7 @@ use std::time::Duration;
 use redis::{Pipeline, Value};
 use tallygate::StoreError;
 
-use crate::link::{Link, Server, Settings};
-use crate::script::corrupt;
+use crate::connection::{Client, Failure, Refusal, Server, Settings};
 use crate::store::ConnectError;
 use crate::url::StoreUrl;
 pub use report::{AuditReport, LargeKey, ServerReport, Usage};
@@ -36,14 +35,14 @@ const GIVE_END: &str = "if redis.call('PTTL', KEYS[1]) ~= -1 then return 0 end \
 /// # Ok(()) }
 /// ```
 pub struct Audit {
-    link: Link,
+    client: Client,
 }
 
 impl Audit {
     /// Connects; see [`StoreUrl`] for the forms of the URL.
     pub async fn connect(url: &str) -> Result<Self, ConnectError> {
         let url: StoreUrl = url.parse()?;
-        Ok(Self { link: Link::connect(&url, Settings::default()).await? })
+        Ok(Self { client: Client::connect(&url, Settings::default()).await? })
     }
 
     /// Looks through every master, one after the other; `progress` is told how many keys have been seen so far.
@@ -53,12 +52,17 @@ impl Audit {
     pub async fn run(&self, sweep: &Sweep, mut progress: impl FnMut(u64)) -> Result<AuditReport, StoreError> {
         let mut tally = Tally::new(sweep);
         let mut servers = Vec::new();
-        for server in self.link.masters().await? {
-            let mut told = about(&server).await.map_err(|error| name_rights(error, sweep))?;
+        for server in self.client.masters().await {
             let before = tally.keys();
-            look_through(&server, sweep, &mut tally, &mut progress).await.map_err(|error| name_rights(error, sweep))?;
-            told.keys = tally.keys() - before;
-            servers.push(told);
+            let looked_through = async {
+                let report = about(&server).await?;
+                look_through(&server, sweep, &mut tally, &mut progress).await?;
+                Ok(report)
+            };
+            let failed = |failure| name_permissions(failure, sweep).at(server.address());
+            let mut report = looked_through.await.map_err(failed)?;
+            report.keys = tally.keys() - before;
+            servers.push(report);
         }
         Ok(tally.into_report(servers))
     }
@@ -66,8 +70,8 @@ impl Audit {
     /// What the servers say of themselves; no key is looked at.
     pub async fn servers(&self) -> Result<Vec<ServerReport>, StoreError> {
         let mut servers = Vec::new();
-        for server in self.link.masters().await? {
-            servers.push(about(&server).await?);
+        for server in self.client.masters().await {
+            servers.push(about(&server).await.map_err(|failure| failure.at(server.address()))?);
         }
         Ok(servers)
     }
@@ -78,13 +82,13 @@ async fn look_through(
     sweep: &Sweep,
     tally: &mut Tally<'_>,
     progress: &mut impl FnMut(u64),
-) -> Result<(), StoreError> {
+) -> Result<(), Failure> {
     let pattern = sweep.pattern();
     let mut cursor = b"0".to_vec();
     loop {
         let mut scan = redis::cmd("SCAN");
         scan.arg(&cursor).arg("MATCH").arg(&pattern).arg("COUNT").arg(BATCH);
-        let (next, keys) = read_scan(server.ask(&scan).await?)?;
+        let (next, keys) = read_scan(server.send(&scan).await?)?;
         if !keys.is_empty() {
             let orphans = weigh(server, &keys, tally).await?;
             if let Some(ttl) = sweep.repair_with()
@@ -109,17 +113,17 @@ async fn look_through(
 }
 
 /// Looks at each key; returns those of ours that would never expire.
-async fn weigh(server: &Server, keys: &[Vec<u8>], tally: &mut Tally<'_>) -> Result<Vec<Vec<u8>>, StoreError> {
+async fn weigh(server: &Server, keys: &[Vec<u8>], tally: &mut Tally<'_>) -> Result<Vec<Vec<u8>>, Failure> {
     let mut questions = Pipeline::with_capacity(2 * keys.len());
     for key in keys {
         questions.cmd("PTTL").arg(key);
         questions.cmd("MEMORY").arg("USAGE").arg(key);
     }
-    let replies = server.ask_all(&questions).await?;
+    let replies = server.send_pipeline(&questions).await?;
     let mut orphans = Vec::new();
     for (key, reply) in keys.iter().zip(replies.chunks(2)) {
         // Expired or moved since it was listed: then it is no key of this server any more.
-        let [Some(ttl), Some(bytes)] = [server.number(&reply[0])?, server.number(&reply[1])?] else { continue };
+        let [Some(ttl), Some(bytes)] = [number(&reply[0])?, number(&reply[1])?] else { continue };
         if ttl == -2 {
             continue;
         }
@@ -131,27 +135,27 @@ async fn weigh(server: &Server, keys: &[Vec<u8>], tally: &mut Tally<'_>) -> Resu
     Ok(orphans)
 }
 
-async fn give_end(server: &Server, keys: &[Vec<u8>], ttl: Duration) -> Result<u64, StoreError> {
+async fn give_end(server: &Server, keys: &[Vec<u8>], ttl: Duration) -> Result<u64, Failure> {
     let mut repairs = Pipeline::with_capacity(keys.len());
     for key in keys {
         repairs.cmd("EVAL").arg(GIVE_END).arg(1).arg(key).arg(ttl.as_millis().max(1).to_string());
     }
     let mut repaired = 0;
-    for reply in server.ask_all(&repairs).await? {
-        repaired += u64::from(server.number(&reply)? == Some(1));
+    for reply in server.send_pipeline(&repairs).await? {
+        repaired += u64::from(number(&reply)? == Some(1));
     }
     Ok(repaired)
 }
 
-async fn about(server: &Server) -> Result<ServerReport, StoreError> {
-    let reply = server.ask(redis::cmd("INFO").arg("everything")).await?;
-    let Value::BulkString(text) = reply else { return Err(corrupt(&format!("it answered INFO with {reply:?}"))) };
-    Ok(ServerReport::read(server.address(), &String::from_utf8_lossy(&text)))
+async fn about(server: &Server) -> Result<ServerReport, Failure> {
+    let reply = server.send(redis::cmd("INFO").arg("everything")).await?;
+    let Value::BulkString(text) = reply else { return Err(Failure::Corrupt(format!("{reply:?}"))) };
+    Ok(ServerReport::read(server.address().to_string(), &String::from_utf8_lossy(&text)))
 }
 
 /// `[cursor, [key…]]`.
-fn read_scan(reply: Value) -> Result<(Vec<u8>, Vec<Vec<u8>>), StoreError> {
-    let strange = |reply: &dyn std::fmt::Debug| corrupt(&format!("it answered SCAN with {reply:?}"));
+fn read_scan(reply: Value) -> Result<(Vec<u8>, Vec<Vec<u8>>), Failure> {
+    let strange = |reply: &dyn std::fmt::Debug| Failure::Corrupt(format!("{reply:?}"));
     let parts = match reply {
         Value::Array(parts) => parts,
         other => return Err(strange(&other)),
@@ -168,35 +172,27 @@ fn read_scan(reply: Value) -> Result<(Vec<u8>, Vec<Vec<u8>>), StoreError> {
     }
 }
 
-/// All rights at once: an operator should not have to come back for each.
-fn name_rights(error: StoreError, sweep: &Sweep) -> StoreError {
-    match error {
-        StoreError::Refused { reason, .. } if reason.contains("NOPERM") => {
+/// All permissions at once: an operator should not have to come back for each.
+fn name_permissions(failure: Failure, sweep: &Sweep) -> Failure {
+    match failure {
+        Failure::Refused(Refusal::Permission { reply, .. }) => {
             let repair = if sweep.repair_with().is_some() { " +eval +pexpire" } else { "" };
-            let remedy = format!("an audit needs: ACL SETUSER <user> +scan +pttl +memory|usage +info{repair}");
-            StoreError::Refused { reason, remedy }
+            let rules = format!("+scan +pttl +memory|usage +info{repair}");
+            Failure::Refused(Refusal::Permission { reply, rules })
         }
         other => other,
     }
 }
 
-impl Server {
-    async fn ask_all(&self, commands: &Pipeline) -> Result<Vec<Value>, StoreError> {
-        let replies = self.node.ask_all(commands, tokio::time::Instant::now() + self.timeout).await;
-        replies.map_err(|fault| fault.into_store_error(self.node.address()))
-    }
-
-    /// The number in a reply; `None` if there is no such key here.
-    fn number(&self, reply: &Value) -> Result<Option<i64>, StoreError> {
-        use crate::fault::Fault;
-        match reply {
-            Value::Int(number) => Ok(Some(*number)),
-            Value::Nil => Ok(None),
-            Value::ServerError(error) => match Fault::of_reply(error) {
-                Fault::Moved { .. } | Fault::Ask { .. } | Fault::TryAgain => Ok(None),
-                fault => Err(fault.into_store_error(self.node.address())),
-            },
-            other => Err(corrupt(&format!("it answered {other:?}"))),
-        }
+/// The number in a reply; `None` if the server does not have the key.
+fn number(reply: &Value) -> Result<Option<i64>, Failure> {
+    match reply {
+        Value::Int(number) => Ok(Some(*number)),
+        Value::Nil => Ok(None),
+        Value::ServerError(error) => match Failure::of_reply(error) {
+            Failure::Redirected(_) | Failure::TryAgain => Ok(None),
+            failure => Err(failure),
+        },
+        other => Err(Failure::Corrupt(format!("{other:?}"))),
     }
 }

@@ -5,20 +5,8 @@ mod store;
 
 mod script;
 
+mod connection;
 mod url;
-
-mod fault;
-mod tls;
-mod wire;
-
-mod node;
-
-mod lookout;
-
-mod cluster;
-mod sentinel;
-
-mod link;
 
 mod audit;
 

@@ -9,8 +9,8 @@ use tallygate::{
     StoreError, Timestamp,
 };
 
-use crate::link::{Link, Settings};
-use crate::script::{self, Scripts, corrupt};
+use crate::connection::{Client, Settings};
+use crate::script::{self, Script, Scripts, corrupt};
 use crate::url::{StoreUrl, UrlError};
 
 /// Keeps states in Redis or Valkey: one server, a master watched by Sentinels, or a cluster.
@@ -26,7 +26,7 @@ use crate::url::{StoreUrl, UrlError};
 /// # Ok(()) }
 /// ```
 pub struct RedisStore {
-    pub(crate) link: Link,
+    pub(crate) client: Client,
     pub(crate) prefix: String,
     scripts: Scripts,
     clock: Option<ManualClock>,
@@ -113,7 +113,7 @@ impl RedisStore {
         args.extend(checks.iter().map(|check| script::pack(check)));
         args.extend(self.time());
         let keys: Vec<String> = checks.iter().map(|check| self.key(check)).collect();
-        let reply = self.link.run(script, &keys, &args).await.map_err(|error| naming(error, &keys))?;
+        let reply = self.run(script, &keys, &args).await.map_err(|error| naming(error, &keys))?;
         script::read_decision(&reply, checks.iter().map(|check| check.limit))
     }
 
@@ -127,8 +127,17 @@ impl RedisStore {
         let mut args = vec![verb.as_bytes().to_vec(), kind, script::pack(check), charged_at.into_bytes()];
         args.extend(self.time());
         let keys = [self.key(check)];
-        let reply = self.link.run(&self.scripts.refund, &keys, &args).await.map_err(|error| naming(error, &keys))?;
+        let reply = self.run(&self.scripts.refund, &keys, &args).await.map_err(|error| naming(error, &keys))?;
         script::read_number(&reply)
+    }
+
+    async fn run<K: AsRef<[u8]>, A: AsRef<[u8]>>(
+        &self,
+        script: &Script,
+        keys: &[K],
+        args: &[A],
+    ) -> Result<Value, StoreError> {
+        self.client.run(script, keys, args, self.client.default_deadline()).await
     }
 
     /// What the scripts of the tests take for the time.
@@ -141,7 +150,7 @@ impl RedisStore {
         let mut groups: Vec<(String, Vec<(usize, &Check<'_>)>)> = Vec::new();
         for (place, check) in checks.iter().enumerate() {
             let key = self.key(check);
-            match groups.iter_mut().find(|(other, _)| self.link.same_slot(other.as_bytes(), key.as_bytes())) {
+            match groups.iter_mut().find(|(other, _)| self.client.same_slot(other.as_bytes(), key.as_bytes())) {
                 Some((_, group)) => group.push((place, check)),
                 None => groups.push((key, vec![(place, check)])),
             }
@@ -212,11 +221,12 @@ impl RedisStore {
     /// Finds out now, by name, which commands the server does not let us run, and not on the first call that needs one.
     async fn rehearse(&self) -> Result<(), StoreError> {
         // EVAL is needed only where a script is unknown: after a restart, when nobody wants to learn that it is forbidden.
-        for server in self.link.masters().await? {
-            server.ask(redis::cmd("EVAL").arg("return 1").arg(0)).await?;
+        for server in self.client.masters().await {
+            let reply = server.send(redis::cmd("EVAL").arg("return 1").arg(0)).await;
+            reply.map_err(|failure| failure.at(server.address()))?;
         }
         // In a cluster every server has rights of its own; as many keys as this are likely to meet all of them.
-        let keys = if self.link.is_cluster() { 16 } else { 1 };
+        let keys = if self.client.is_cluster() { 16 } else { 1 };
         for key in 0..keys {
             self.rehearse_at(&key.to_string()).await?;
         }
@@ -226,7 +236,7 @@ impl RedisStore {
     async fn rehearse_at(&self, subject: &str) -> Result<(), StoreError> {
         let key = Key::new("rehearsal", subject).map_err(|error| corrupt(&error.to_string()))?;
         let no_args: [&str; 0] = [];
-        let reply = self.link.run(&self.scripts.rehearse, &[key.encode(&self.prefix, "r")], &no_args).await?;
+        let reply = self.run(&self.scripts.rehearse, &[key.encode(&self.prefix, "r")], &no_args).await?;
         let Value::Array(refused) = reply else { return Err(corrupt(&format!("it answered {reply:?}"))) };
         let missing: Vec<String> = refused.iter().filter_map(command_name).map(|name| format!("+{name}")).collect();
         if missing.is_empty() {
@@ -321,8 +331,8 @@ impl RedisStoreBuilder {
         let url = StoreUrl::from_str(&self.url)?;
         self.validate_prefix()?;
         let scripts = if self.clock.is_some() { Scripts::on_manual_clock() } else { Scripts::new() };
-        let link = Link::connect(&url, self.settings).await?;
-        let store = RedisStore { link, prefix: self.prefix, scripts, clock: self.clock };
+        let client = Client::connect(&url, self.settings).await?;
+        let store = RedisStore { client, prefix: self.prefix, scripts, clock: self.clock };
         store.rehearse().await?;
         Ok(store)
     }
@@ -369,7 +379,7 @@ impl Store for RedisStore {
         let too_long = |_| CounterError::Name { bytes: name.as_str().len() };
         let key = Key::new("counter", name.as_str()).map_err(too_long)?;
         let key = key.encode(&self.prefix, "n");
-        let reply = self.link.run(&self.scripts.counter, &[key], &[verb, &delta, &ttl]).await?;
+        let reply = self.run(&self.scripts.counter, &[key], &[verb, &delta, &ttl]).await?;
         let (outcome, text) = match &reply {
             Value::Array(parts) => match parts.as_slice() {
                 [Value::BulkString(outcome), Value::BulkString(text)] => (outcome, String::from_utf8_lossy(text)),

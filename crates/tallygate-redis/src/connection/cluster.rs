@@ -1,4 +1,4 @@
-//! A cluster: which master serves which slot, learnt from the servers and followed as slots move.
+//! A cluster: which master owns which slot, learnt from the servers and updated as slots move.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -7,21 +7,23 @@ use std::time::Duration;
 
 use redis::Value;
 use tallygate::StoreError;
-use tokio::task::AbortHandle;
-use tokio::time::{Instant, sleep};
+use tokio::task::JoinSet;
+use tokio::time::sleep;
 
-use crate::fault::{Fault, none_of};
-use crate::lookout::Lookout;
-use crate::node::Node;
+use super::conn::ConnectOptions;
+use super::deadline::Deadline;
+use super::failure::{Failure, NotSent, Redirect, none_of};
+use super::node::Node;
+use super::refresh::Refresh;
+use super::topology::Route;
 use crate::url::Address;
-use crate::wire::Dial;
 
 const SLOTS: usize = 16384;
-const NOBODY: u16 = u16::MAX;
-/// A slot map is asked for at most this often, however many calls find theirs outdated.
-const BETWEEN_LOOKS: Duration = Duration::from_millis(20);
-/// One hung server must not keep us from asking the next.
-const LOOK: Duration = Duration::from_millis(300);
+const NO_OWNER: u16 = u16::MAX;
+/// The slot map is read at most this often, however many calls find theirs outdated.
+const REFRESH_INTERVAL: Duration = Duration::from_millis(20);
+/// For one node to answer: one that hangs must not keep us from asking the next.
+const REFRESH_TIMEOUT: Duration = Duration::from_millis(300);
 
 /// CRC16/XMODEM over the hash tag of a key, or over all of it without one.
 pub(crate) fn slot_of(key: &[u8]) -> u16 {
@@ -54,107 +56,94 @@ const CRC16: [u16; 256] = {
 
 pub(crate) struct Cluster {
     shared: Arc<Shared>,
-    watch: AbortHandle,
+    /// Aborted when dropped.
+    _task: JoinSet<()>,
 }
 
 struct Shared {
-    /// What every node has in common; its address is replaced.
-    dial: Dial,
+    /// Common to all nodes but for the address.
+    options: ConnectOptions,
     seeds: Vec<Address>,
     nodes: Mutex<HashMap<Address, Arc<Node>>>,
-    map: RwLock<Map>,
-    lookout: Lookout,
+    map: RwLock<SlotMap>,
+    refresh: Refresh,
     turn: AtomicUsize,
 }
 
-struct Map {
-    /// For each slot the index of its master, or [`NOBODY`].
+struct SlotMap {
+    /// For each slot the index of its master, or [`NO_OWNER`].
     owners: Vec<u16>,
     masters: Vec<Arc<Node>>,
 }
 
-impl Map {
+impl SlotMap {
     fn empty() -> Self {
-        Self { owners: vec![NOBODY; SLOTS], masters: Vec::new() }
+        Self { owners: vec![NO_OWNER; SLOTS], masters: Vec::new() }
     }
 
     fn assign(&mut self, first: usize, last: usize, node: &Arc<Node>) {
-        let known = self.masters.iter().position(|master| Arc::ptr_eq(master, node)).unwrap_or_else(|| {
+        let index = self.masters.iter().position(|master| Arc::ptr_eq(master, node)).unwrap_or_else(|| {
             self.masters.push(Arc::clone(node));
             self.masters.len() - 1
         });
-        if let (Some(owners), Ok(known)) = (self.owners.get_mut(first..=last.min(SLOTS - 1)), u16::try_from(known)) {
-            owners.fill(known);
+        if let (Some(owners), Ok(index)) = (self.owners.get_mut(first..=last.min(SLOTS - 1)), u16::try_from(index)) {
+            owners.fill(index);
         }
     }
 }
 
 impl Cluster {
-    /// `seeds` is not empty: the URL has a host at least.
-    pub(crate) async fn connect(seeds: Vec<Dial>) -> Result<Self, StoreError> {
-        let addresses: Vec<Address> = seeds.iter().map(|seed| seed.address.clone()).collect();
-        let dial = seeds.into_iter().next().ok_or_else(|| StoreError::Refused {
-            reason: "the cluster has no address".into(),
-            remedy: "name a node: redis+cluster://host:port".into(),
-        })?;
+    pub(crate) async fn connect(seeds: &[Address], options: ConnectOptions) -> Result<Self, StoreError> {
         let shared = Arc::new(Shared {
-            seeds: addresses,
+            options,
+            seeds: seeds.to_vec(),
             nodes: Mutex::default(),
-            map: RwLock::new(Map::empty()),
-            lookout: Lookout::new(),
+            map: RwLock::new(SlotMap::empty()),
+            refresh: Refresh::new(),
             turn: AtomicUsize::new(0),
-            dial,
         });
-        shared.look(shared.dial.timeout).await?;
-        let (weak, wanted) = (Arc::downgrade(&shared), shared.lookout.wanted());
-        let watch = tokio::spawn(async move {
+        shared.read_map(shared.options.timeout).await?;
+        let (weak, requested) = (Arc::downgrade(&shared), shared.refresh.requested());
+        let mut task = JoinSet::new();
+        task.spawn(async move {
             loop {
-                wanted.notified().await;
+                requested.notified().await;
                 let Some(shared) = weak.upgrade() else { return };
-                // A failed look leaves the old map, and the calls that need a newer one ask again.
-                drop(shared.look(LOOK).await);
+                // A failed refresh leaves the old map, and the calls that need a newer one request another.
+                drop(shared.read_map(REFRESH_TIMEOUT).await);
                 drop(shared);
-                sleep(BETWEEN_LOOKS).await;
+                sleep(REFRESH_INTERVAL).await;
             }
         });
-        Ok(Self { shared, watch: watch.abort_handle() })
+        Ok(Self { shared, _task: task })
     }
 
-    /// The master of a slot, as far as we know.
+    /// The master of a slot, as far as is known.
     pub(crate) fn owner(&self, slot: u16) -> Option<Arc<Node>> {
         let owner = {
             let map = self.shared.map.read().unwrap_or_else(PoisonError::into_inner);
             map.owners.get(usize::from(slot)).and_then(|owner| map.masters.get(usize::from(*owner))).cloned()
         };
         if owner.is_none() {
-            self.look_again();
+            self.shared.refresh.request();
         }
         owner
     }
 
-    /// Takes a `MOVED` at its word for this one slot, and has the rest of the map read anew.
-    pub(crate) fn moved(&self, slot: u16, address: &str, said_by: &Address) -> Option<Arc<Node>> {
-        let node = self.at(address, said_by)?;
-        {
-            let mut map = self.shared.map.write().unwrap_or_else(PoisonError::into_inner);
-            map.assign(usize::from(slot), usize::from(slot), &node);
+    /// Follows a redirection by `from`. A `MOVED` changes the owner of its slot at once, and has the rest of the map read
+    /// again.
+    pub(crate) fn redirect(&self, redirect: &Redirect, from: &Address) -> Option<Route> {
+        let node = self.shared.node(&Address::named(&redirect.address, from)?);
+        if !redirect.asking {
+            let slot = usize::from(redirect.slot);
+            self.shared.map.write().unwrap_or_else(PoisonError::into_inner).assign(slot, slot, &node);
+            self.shared.refresh.request();
         }
-        self.look_again();
-        Some(node)
+        Some(Route { node, asking: redirect.asking })
     }
 
-    /// The node at an address that another node named.
-    pub(crate) fn at(&self, address: &str, said_by: &Address) -> Option<Arc<Node>> {
-        Some(self.shared.node(&Address::named(address, said_by)?))
-    }
-
-    pub(crate) fn look_again(&self) {
-        self.shared.lookout.look_again();
-    }
-
-    /// Has the map read anew and waits for it; false if the deadline comes first.
-    pub(crate) async fn renew(&self, deadline: Instant) -> bool {
-        self.shared.lookout.renew(deadline).await
+    pub(crate) fn refresher(&self) -> &Refresh {
+        &self.shared.refresh
     }
 
     pub(crate) fn masters(&self) -> Vec<Arc<Node>> {
@@ -169,19 +158,12 @@ impl Cluster {
     }
 }
 
-impl Drop for Cluster {
-    fn drop(&mut self) {
-        self.watch.abort();
-    }
-}
-
 impl Shared {
     fn node(&self, address: &Address) -> Arc<Node> {
         let mut nodes = self.nodes();
-        let node = nodes.entry(address.clone()).or_insert_with(|| {
-            let dial = Dial { address: address.clone(), ..self.dial.clone() };
-            Node::new(dial, Some(self.lookout.wanted()))
-        });
+        let node = nodes
+            .entry(address.clone())
+            .or_insert_with(|| Node::new(self.options.with_address(address.clone()), Some(self.refresh.requested())));
         Arc::clone(node)
     }
 
@@ -189,44 +171,39 @@ impl Shared {
         self.nodes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Asks one node after the other until one tells who serves what.
-    async fn look(&self, patience: Duration) -> Result<(), StoreError> {
+    /// Asks one node after the other until one knows the owners of the slots.
+    async fn read_map(&self, patience: Duration) -> Result<(), StoreError> {
         let mut command = redis::cmd("CLUSTER");
         command.arg("SLOTS");
         let mut failed = Vec::new();
         for node in self.candidates() {
-            let found = node.ask(&command, Instant::now() + patience).await.and_then(|reply| self.read(&reply, &node));
-            match found {
+            let reply = node.send(&command, Deadline::for_reading(patience)).await;
+            match reply.and_then(|reply| self.parse_map(&reply, node.address())) {
                 Ok(map) => {
                     *self.map.write().unwrap_or_else(PoisonError::into_inner) = map;
-                    // The map holds its masters, a call holds the one it asks; who is held by nobody else may go.
+                    // The map holds its masters, and a call the node it uses; the rest can go.
                     self.nodes().retain(|address, node| self.seeds.contains(address) || Arc::strong_count(node) > 1);
-                    self.lookout.has_looked();
+                    self.refresh.done();
                     return Ok(());
                 }
-                Err(fault) => failed.push(fault.into_store_error(node.address())),
+                Err(failure) => failed.push(failure.at(node.address())),
             }
         }
         Err(none_of("node of the cluster", failed))
     }
 
-    /// Those we are connected to first, then the seeds in their order. The start moves on each time, lest we listen for
-    /// ever to one node that the others have cast out.
+    /// The connected nodes first, then the seeds in their order, then the others. The start rotates, so that one node that
+    /// the others have removed is not the only one to be asked.
     fn candidates(&self) -> Vec<Arc<Node>> {
-        let mut candidates: Vec<Arc<Node>> = self.nodes().values().filter(|node| node.is_open()).cloned().collect();
+        let known: Vec<Arc<Node>> = self.nodes().values().cloned().collect();
+        let mut candidates: Vec<Arc<Node>> = known.iter().filter(|node| node.is_open()).cloned().collect();
         candidates.sort_by_cached_key(|node| node.address().to_string());
         if !candidates.is_empty() {
             let start = self.turn.fetch_add(1, Ordering::Relaxed) % candidates.len();
             candidates.rotate_left(start);
         }
-        for seed in self.seeds.iter().map(|seed| self.node(seed)) {
-            if !candidates.iter().any(|known| Arc::ptr_eq(known, &seed)) {
-                candidates.push(seed);
-            }
-        }
-        let known: Vec<Arc<Node>> = self.nodes().values().cloned().collect();
-        for node in known {
-            if !candidates.iter().any(|known| Arc::ptr_eq(known, &node)) {
+        for node in self.seeds.iter().map(|seed| self.node(seed)).chain(known) {
+            if !candidates.iter().any(|candidate| Arc::ptr_eq(candidate, &node)) {
                 candidates.push(node);
             }
         }
@@ -234,11 +211,10 @@ impl Shared {
     }
 
     /// `[[first, last, [host, port, …], replica…]…]`.
-    fn read(&self, reply: &Value, said_by: &Arc<Node>) -> Result<Map, Fault> {
-        let mut map = Map::empty();
+    fn parse_map(&self, reply: &Value, from: &Address) -> Result<SlotMap, Failure> {
+        let mut map = SlotMap::empty();
         for range in array(reply) {
-            let range = array(range);
-            let [Value::Int(first), Value::Int(last), master, ..] = range else { continue };
+            let [Value::Int(first), Value::Int(last), master, ..] = array(range) else { continue };
             let [host, Value::Int(port), ..] = array(master) else { continue };
             let (Ok(first), Ok(last), Ok(port)) =
                 (usize::try_from(*first), usize::try_from(*last), u16::try_from(*port))
@@ -249,11 +225,10 @@ impl Shared {
                 Value::BulkString(host) => String::from_utf8_lossy(host),
                 _ => "".into(),
             };
-            let node = self.node(&Address::beside(&host, port, said_by.address()));
-            map.assign(first, last, &node);
+            map.assign(first, last, &self.node(&Address::beside(&host, port, from)));
         }
         if map.masters.is_empty() {
-            return Err(Fault::NotReady("that no slot has a server".into()));
+            return Err(Failure::NotSent(NotSent::NoSlots));
         }
         Ok(map)
     }
@@ -283,7 +258,7 @@ mod tests {
         ] {
             assert_eq!(slot_of(key), slot, "{}", String::from_utf8_lossy(key));
         }
-        // An empty or unclosed tag is no tag.
+        // An empty or unclosed tag is not a tag.
         assert_ne!(slot_of(b"foo{}{bar}"), slot_of(b"bar"));
         assert_ne!(slot_of(b"foo{bar"), slot_of(b"bar"));
     }

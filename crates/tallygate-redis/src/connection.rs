@@ -1,0 +1,19 @@
+//! The connection layer: which server to send a script to, over which connection, and when it may be sent again.
+
+mod backoff;
+mod client;
+mod cluster;
+mod conn;
+mod deadline;
+mod failure;
+mod node;
+mod refresh;
+mod sentinel;
+mod socket;
+mod tls;
+mod topology;
+
+pub(crate) use client::{Client, Server, Settings};
+#[expect(unused_imports, reason = "for calls that carry their own deadline")]
+pub(crate) use deadline::Deadline;
+pub(crate) use failure::{Failure, Refusal};

@@ -1,0 +1,61 @@
+//! When a call must be over.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+/// Longer waits are cut to this: nobody needs them, and sums of instants cannot overflow.
+const LONGEST: Duration = Duration::from_secs(3600);
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Deadline {
+    /// Nothing is sent after this: too late for an answer, it would turn a known failure into an unknown one.
+    pub(crate) send_by: Instant,
+    pub(crate) answer_by: Instant,
+}
+
+impl Deadline {
+    /// The last fifth of the time is reserved for the answer.
+    pub(crate) fn after(patience: Duration) -> Self {
+        let patience = patience.min(LONGEST);
+        let answer_by = Instant::now() + patience;
+        Self { send_by: answer_by - patience / 5, answer_by }
+    }
+
+    /// For commands that change nothing: they may be sent until the end.
+    pub(crate) fn for_reading(patience: Duration) -> Self {
+        let answer_by = Instant::now() + patience.min(LONGEST);
+        Self { send_by: answer_by, answer_by }
+    }
+
+    #[cfg_attr(not(test), expect(dead_code, reason = "for calls that carry their own deadline"))]
+    pub(crate) fn until(instant: std::time::Instant) -> Self {
+        Self::after(Instant::from_std(instant).saturating_duration_since(Instant::now()))
+    }
+
+    #[cfg_attr(not(test), expect(dead_code, reason = "for calls that carry their own deadline"))]
+    pub(crate) fn earlier(self, other: Self) -> Self {
+        Self { send_by: self.send_by.min(other.send_by), answer_by: self.answer_by.min(other.answer_by) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_fifth_is_for_the_answer() {
+        let deadline = Deadline::after(Duration::from_millis(50));
+        assert_eq!(deadline.answer_by - deadline.send_by, Duration::from_millis(10));
+        let reading = Deadline::for_reading(Duration::MAX);
+        assert_eq!(reading.send_by, reading.answer_by);
+    }
+
+    #[test]
+    fn an_instant_in_the_past_is_now_and_the_earlier_of_two_counts() {
+        let start = Instant::now();
+        let past = Deadline::until(start.into_std());
+        assert_eq!(past.send_by, past.answer_by);
+        assert_eq!(Deadline::after(Duration::MAX).earlier(past), past);
+    }
+}

@@ -1,0 +1,317 @@
+//! What a failed exchange with a server proves, what may be done next, and what the operator reads about it.
+
+use std::fmt;
+use std::time::Duration;
+
+use redis::ServerError;
+use tallygate::StoreError;
+
+/// One failed exchange. Everything but [`Failure::Lost`], [`Failure::TimedOut`] and [`Failure::Corrupt`] proves that the
+/// script changed nothing.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Failure {
+    /// The server does not have the script: send its text.
+    NoScript,
+    /// Another node has the slot or the key.
+    Redirected(Redirect),
+    /// Some keys of the call have been moved and some have not: the slot is being moved.
+    TryAgain,
+    /// Loading, cluster down, master down, too many clients: temporary. With the reply.
+    NotReady(String),
+    /// The server is a replica: find the master. With the reply.
+    ReadOnly(String),
+    /// Permanent until someone changes a setting.
+    Refused(Refusal),
+    /// Not a byte of the call left this process.
+    NotSent(NotSent),
+    /// The connection ended after sending. With the error.
+    Lost(String),
+    /// Sent, and no answer in time.
+    TimedOut,
+    /// The script stopped half way, or the reply is not one of ours. With the reply.
+    Corrupt(String),
+}
+
+/// `MOVED` or `ASK`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Redirect {
+    pub(crate) slot: u16,
+    pub(crate) address: String,
+    /// `ASK`: for this call only, while the slot is being moved.
+    pub(crate) asking: bool,
+}
+
+/// What a setting of the server or of the store URL forbids.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Refusal {
+    /// The user or password is missing or wrong.
+    Login { reply: Option<String>, to_sentinel: bool },
+    /// The user lacks ACL rules.
+    Permission { reply: String, rules: String },
+    /// Any other error reply that a setting can cure.
+    Settings { reply: String, remedy: &'static str },
+    /// A cluster node behind the URL of a single server.
+    ClusterNode { owner: String },
+    /// The sentinel does not monitor a master of this name.
+    UnknownMaster { name: String },
+    /// The certificate of the server does not verify.
+    Certificate { error: String },
+    /// The port answers, but not with TLS.
+    NotTls,
+    /// The host of the URL cannot be in a certificate.
+    HostName { host: String },
+}
+
+/// Why nothing was sent.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum NotSent {
+    NotListening,
+    Connect(String),
+    TlsHandshake(String),
+    ConnectTimeout {
+        after: Duration,
+        tls: bool,
+    },
+    HandshakeCut {
+        error: String,
+        tls: bool,
+    },
+    /// With the reply.
+    PingFailed(String),
+    /// With its role.
+    NotMaster(String),
+    /// The deadline of the call came before the connection was open.
+    StillConnecting,
+    /// Calls in a row were not answered: the server is left alone for a moment.
+    Unresponsive {
+        calls: u32,
+    },
+    /// An open connection turned out to be closed.
+    Closed(String),
+    /// A cluster in which no node has a slot.
+    NoSlots,
+}
+
+impl Failure {
+    /// What an error reply means.
+    pub(crate) fn of_reply(error: &ServerError) -> Self {
+        Self::of_text(error.code(), error.details().unwrap_or_default())
+    }
+
+    fn of_text(code: &str, text: &str) -> Self {
+        let (code, text) = unwrap_script_error(code, text);
+        let reply = format!("{code} {text}");
+        let refused = |remedy| Self::Refused(Refusal::Settings { reply: reply.clone(), remedy });
+        match code {
+            "NOSCRIPT" => Self::NoScript,
+            "MOVED" | "ASK" => Redirect::parse(text, code == "ASK").map_or(Self::Corrupt(reply), Self::Redirected),
+            "TRYAGAIN" => Self::TryAgain,
+            "LOADING" | "CLUSTERDOWN" | "MASTERDOWN" => Self::NotReady(reply),
+            "READONLY" => Self::ReadOnly(reply),
+            "NOPERM" => Self::Refused(Refusal::Permission { reply, rules: missing_rules(text) }),
+            "NOAUTH" | "WRONGPASS" => Self::Refused(Refusal::Login { reply: Some(reply), to_sentinel: false }),
+            "OOM" => refused(
+                "the server is at maxmemory: raise it or give tallygate a server of its own; keep maxmemory-policy \
+                 noeviction, any other policy resets limits silently",
+            ),
+            "MISCONF" => refused(
+                "the server cannot save to disk and so rejects writes: repair its disk or its persistence settings",
+            ),
+            "NOREPLICAS" => {
+                refused("too few replicas are in sync for min-replicas-to-write: bring them back or lower the setting")
+            }
+            "BUSY" => refused(
+                "a script or function of some client runs for too long: wait for it, and find its sender with \
+                 SLOWLOG; tallygate never kills one, since that cannot undo what it wrote",
+            ),
+            "ERR" => Self::of_plain(text, reply),
+            // CROSSSLOT among them: keys of one run that do not share a slot are a bug of ours.
+            _ => Self::Corrupt(reply),
+        }
+    }
+
+    /// Errors without a code of their own: only their wording tells them apart.
+    fn of_plain(text: &str, reply: String) -> Self {
+        let remedy = if text.starts_with("unknown command 'SENTINEL'") || text.starts_with("unknown command `SENTINEL`")
+        {
+            "this server is not a sentinel: use its port (26379), or redis://host:port for the server itself"
+        } else if text.starts_with("unknown command") {
+            "allow this command: the server has it disabled or renamed, or is older than 6.2"
+        } else if text.contains("cluster support disabled") {
+            "this server is not part of a cluster: use redis://host:port"
+        } else if text.starts_with("ACL failure in script") || text.contains("The user executing the script can't") {
+            return Self::Refused(Refusal::Permission { reply, rules: missing_rules(text) });
+        } else if text.starts_with("max number of clients") {
+            return Self::NotReady(reply);
+        } else {
+            return Self::Corrupt(reply);
+        };
+        Self::Refused(Refusal::Settings { reply, remedy })
+    }
+
+    /// The failure of a call to the server at `address`, for those who use the store.
+    pub(crate) fn at(self, address: &impl fmt::Display) -> StoreError {
+        let replied = |reply: String| format!("{address} replied `{reply}`");
+        match self {
+            Self::NoScript => {
+                StoreError::Unavailable { reason: format!("{address} replied NOSCRIPT: the script did not run") }
+            }
+            Self::Redirected(Redirect { address: to, .. }) => {
+                let reason =
+                    format!("{address} pointed to {to}, and the call was still being redirected at its deadline");
+                StoreError::Unavailable { reason }
+            }
+            Self::TryAgain => {
+                let reason = format!("{address} is moving the slot and replied TRYAGAIN until the deadline");
+                StoreError::Unavailable { reason }
+            }
+            Self::NotReady(reply) | Self::ReadOnly(reply) => StoreError::Unavailable { reason: replied(reply) },
+            Self::NotSent(why) => StoreError::Unavailable { reason: why.sentence(address) },
+            Self::Lost(error) => StoreError::Ambiguous {
+                reason: format!("the connection to {address} was cut after sending the call: {error}"),
+            },
+            Self::TimedOut => StoreError::Ambiguous { reason: format!("{address} did not answer in time") },
+            Self::Refused(refusal) => {
+                let (reason, remedy) = refusal.reason_and_remedy(address);
+                StoreError::Refused { reason, remedy }
+            }
+            Self::Corrupt(reply) => StoreError::Corrupt { reason: replied(reply) },
+        }
+    }
+}
+
+impl NotSent {
+    fn sentence(self, at: &impl fmt::Display) -> String {
+        match self {
+            Self::NotListening => format!("nobody answers at {at}: is the server running?"),
+            Self::Connect(error) => format!("cannot connect to {at}: {error}"),
+            Self::TlsHandshake(error) => format!("the TLS handshake with {at} failed: {error}"),
+            Self::ConnectTimeout { after, tls: true } => {
+                format!("{at} did not answer within {after:?}: is it hung, or does this port not speak TLS?")
+            }
+            Self::ConnectTimeout { after, tls: false } => {
+                format!("{at} did not answer within {after:?}: is it hung or overloaded?")
+            }
+            Self::HandshakeCut { error, tls } => {
+                let hint = if tls { "" } else { "does it expect TLS (rediss://), or " };
+                format!("{at} closed the connection during the handshake ({error}): {hint}has it reached maxclients?")
+            }
+            Self::PingFailed(reply) => format!("{at} replied `{reply}` to PING"),
+            Self::NotMaster(role) => format!(
+                "{at} is a {role}, not the master: use the address of the master, or of the sentinels that monitor it \
+                 (redis+sentinel://host:26379/master-name)"
+            ),
+            Self::StillConnecting => format!("connecting to {at} takes longer than the deadline of the call"),
+            Self::Unresponsive { calls } => format!("{at} left {calls} calls in a row unanswered"),
+            Self::Closed(error) => format!("the connection to {at} was closed before the call was sent: {error}"),
+            Self::NoSlots => format!("{at} is in a cluster in which no node has a slot: assign the slots first"),
+        }
+    }
+}
+
+impl Refusal {
+    fn reason_and_remedy(self, at: &impl fmt::Display) -> (String, String) {
+        let replied = |reply: String| format!("{at} replied `{reply}`");
+        match self {
+            Self::Login { reply, to_sentinel } => {
+                let wrong = || format!("{at} rejected the login: the user or password is wrong");
+                let remedy = if to_sentinel {
+                    "put the password of the sentinels in the store URL: ?sentinel_password=… (and sentinel_user=…)"
+                } else {
+                    "put the user and password the server expects in the store URL: redis://user:password@host \
+                     (redis://:password@host without a user)"
+                };
+                (reply.map_or_else(wrong, replied), remedy.into())
+            }
+            Self::Permission { reply, rules } => {
+                (replied(reply), format!("add the missing rules: ACL SETUSER <user> {rules}"))
+            }
+            Self::Settings { reply, remedy } => (replied(reply), remedy.into()),
+            Self::ClusterNode { owner } => (
+                format!("{at} keeps this key at {owner}"),
+                "the server is part of a cluster: use redis+cluster://host:port".into(),
+            ),
+            Self::UnknownMaster { name } => (
+                format!("the sentinel at {at} does not monitor a master named `{name}`"),
+                "put the name from `sentinel monitor` in its configuration after the hosts: \
+                 redis+sentinel://host:26379/master-name"
+                    .into(),
+            ),
+            Self::Certificate { error } => (
+                format!("the certificate of {at} is not valid: {error}"),
+                "name its authority with ?ca=/path/ca.pem, and connect by a name that is in the certificate".into(),
+            ),
+            Self::NotTls => (
+                format!("{at} does not speak TLS on this port"),
+                "use redis:// without the second s, or the TLS port".into(),
+            ),
+            Self::HostName { host } => (
+                format!("`{host}` cannot be verified by a certificate"),
+                "use the DNS name or IP address of the server".into(),
+            ),
+        }
+    }
+}
+
+impl Redirect {
+    /// `3999 127.0.0.1:6381`: the slot, and the node that has it.
+    fn parse(text: &str, asking: bool) -> Option<Self> {
+        let mut words = text.split_ascii_whitespace();
+        let slot = words.next()?.parse().ok()?;
+        Some(Self { slot, address: words.next()?.to_owned(), asking })
+    }
+}
+
+/// The error when none of several servers can be used. A refusal outranks the silence of the others: it says what to
+/// change.
+pub(crate) fn none_of(servers: &str, mut failed: Vec<StoreError>) -> StoreError {
+    if let Some(at) = failed.iter().position(|error| matches!(error, StoreError::Refused { .. })) {
+        return failed.swap_remove(at);
+    }
+    let reasons: Vec<String> = failed
+        .into_iter()
+        .map(|error| match error {
+            StoreError::Unavailable { reason } | StoreError::Ambiguous { reason } => reason,
+            other => other.to_string(),
+        })
+        .collect();
+    StoreError::Unavailable { reason: format!("no {servers} can be used: {}", reasons.join("; ")) }
+}
+
+/// Redis 6 puts the error a script met into the text of its own: `ERR Error running script (…): … -READONLY You can't…`.
+fn unwrap_script_error<'a>(code: &'a str, text: &'a str) -> (&'a str, &'a str) {
+    if code != "ERR" || !text.starts_with("Error running script") {
+        return (code, text);
+    }
+    let Some((_, inner)) = text.split_once(": -") else { return (code, text) };
+    let (inner_code, inner_text) = inner.split_once(' ').unwrap_or((inner, ""));
+    let is_code = !inner_code.is_empty() && inner_code.bytes().all(|b| b.is_ascii_uppercase());
+    if is_code { (inner_code, inner_text) } else { (code, text) }
+}
+
+/// The ACL rules to add, as exactly as the reply names what is missing.
+fn missing_rules(text: &str) -> String {
+    // The apostrophe of "can't" is not a quote: what follows it has blanks.
+    let quoted = text.split('\'').nth(1).filter(|name| !name.contains(' '));
+    if text.contains("channel") {
+        return "&+switch-master".into();
+    }
+    // "can't access at least one of the keys", "No permissions to access a key", "to access the 'tg:{a}' key".
+    if text.contains("access") && text.contains("key") {
+        let prefix = quoted.and_then(|key| key.split_once(':')).map(|(prefix, _)| prefix);
+        return prefix
+            .map_or_else(|| "~<prefix>:* (with the key prefix of this store)".into(), |prefix| format!("~{prefix}:*"));
+    }
+    match quoted.map(str::to_ascii_lowercase).as_deref() {
+        // The server does not name the command: all that the scripts run.
+        None => "+time +get +set +unlink (for sliding_log also +zadd +zcard +zcount +zrange +zrem +zremrangebyrank \
+                 +pexpire, for counters +incrby)"
+            .into(),
+        // A user who lacks one is about to need the other.
+        Some("eval" | "evalsha") => "+evalsha +eval".into(),
+        Some(name) => format!("+{name}"),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,68 @@
+//! Verified TLS to a server: the system's roots, and one more that the operator names.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use tallygate::StoreError;
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
+use tokio_rustls::rustls::pki_types::pem::PemObject as _;
+use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName};
+use tokio_rustls::rustls::{self, ClientConfig, RootCertStore};
+
+use super::failure::{Failure, NotSent, Refusal};
+
+#[derive(Clone)]
+pub(crate) struct Tls(TlsConnector);
+
+impl Tls {
+    /// Reads the roots once; every connection shares them.
+    pub(crate) fn new(ca: Option<&Path>) -> Result<Self, StoreError> {
+        let refused = |reason: String, remedy: &str| StoreError::Refused { reason, remedy: remedy.to_owned() };
+        let mut roots = RootCertStore::empty();
+        roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+        if let Some(path) = ca {
+            let remedy = "name a readable PEM file with the certificate of your authority: ?ca=/path/ca.pem";
+            let unusable = |error: &dyn std::fmt::Display| {
+                refused(format!("cannot use the certificates in {}: {error}", path.display()), remedy)
+            };
+            let mut found = false;
+            for certificate in CertificateDer::pem_file_iter(path).map_err(|error| unusable(&error))? {
+                let certificate = certificate.map_err(|error| unusable(&error))?;
+                roots.add(certificate).map_err(|error| unusable(&error))?;
+                found = true;
+            }
+            if !found {
+                return Err(unusable(&"there are none"));
+            }
+        }
+        if roots.is_empty() {
+            return Err(refused(
+                "this system has no root certificates to verify the server with".into(),
+                "install ca-certificates, or name the authority: ?ca=/path/ca.pem",
+            ));
+        }
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let config = ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .map_err(|error| refused(error.to_string(), "report this: it is a bug in the build"))?
+            .with_root_certificates(roots)
+            .with_no_client_auth();
+        Ok(Self(TlsConnector::from(Arc::new(config))))
+    }
+
+    pub(crate) async fn wrap(&self, host: &str, stream: TcpStream) -> Result<TlsStream<TcpStream>, Failure> {
+        let name = ServerName::try_from(host.to_owned())
+            .map_err(|_| Failure::Refused(Refusal::HostName { host: host.to_owned() }))?;
+        self.0.connect(name, stream).await.map_err(|error| {
+            match error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>()) {
+                Some(rustls::Error::InvalidCertificate(why)) => {
+                    Failure::Refused(Refusal::Certificate { error: why.to_string() })
+                }
+                Some(rustls::Error::InvalidMessage(_)) => Failure::Refused(Refusal::NotTls),
+                _ => Failure::NotSent(NotSent::TlsHandshake(error.to_string())),
+            }
+        })
+    }
+}

@@ -9,7 +9,7 @@ use std::time::Duration;
 use redis::{Pipeline, Value};
 use tallygate::StoreError;
 
-use crate::connection::{Client, Failure, Refusal, Server, Settings};
+use crate::connection::{Client, Failure, Refusal, Request, Server, Settings};
 use crate::store::ConnectError;
 use crate::url::StoreUrl;
 pub use report::{AuditReport, LargeKey, ServerReport, Usage};
@@ -88,7 +88,7 @@ async fn look_through(
     loop {
         let mut scan = redis::cmd("SCAN");
         scan.arg(&cursor).arg("MATCH").arg(&pattern).arg("COUNT").arg(BATCH);
-        let (next, keys) = read_scan(server.send(&scan).await?)?;
+        let (next, keys) = read_scan(server.send(Request::Command(&scan)).await?)?;
         if !keys.is_empty() {
             let orphans = weigh(server, &keys, tally).await?;
             if let Some(ttl) = sweep.repair_with()
@@ -119,7 +119,7 @@ async fn weigh(server: &Server, keys: &[Vec<u8>], tally: &mut Tally<'_>) -> Resu
         questions.cmd("PTTL").arg(key);
         questions.cmd("MEMORY").arg("USAGE").arg(key);
     }
-    let replies = server.send_pipeline(&questions).await?;
+    let replies = send_all(server, &questions).await?;
     let mut orphans = Vec::new();
     for (key, reply) in keys.iter().zip(replies.chunks(2)) {
         // Expired or moved since it was listed: then it is no key of this server any more.
@@ -141,14 +141,21 @@ async fn give_end(server: &Server, keys: &[Vec<u8>], ttl: Duration) -> Result<u6
         repairs.cmd("EVAL").arg(GIVE_END).arg(1).arg(key).arg(ttl.as_millis().max(1).to_string());
     }
     let mut repaired = 0;
-    for reply in server.send_pipeline(&repairs).await? {
+    for reply in send_all(server, &repairs).await? {
         repaired += u64::from(number(&reply)? == Some(1));
     }
     Ok(repaired)
 }
 
+async fn send_all(server: &Server, commands: &Pipeline) -> Result<Vec<Value>, Failure> {
+    match server.send(Request::Pipeline(commands)).await? {
+        Value::Array(replies) => Ok(replies),
+        other => Err(Failure::Corrupt(format!("{other:?}"))),
+    }
+}
+
 async fn about(server: &Server) -> Result<ServerReport, Failure> {
-    let reply = server.send(redis::cmd("INFO").arg("everything")).await?;
+    let reply = server.send(Request::Command(redis::cmd("INFO").arg("everything"))).await?;
     let Value::BulkString(text) = reply else { return Err(Failure::Corrupt(format!("{reply:?}"))) };
     Ok(ServerReport::read(server.address().to_string(), &String::from_utf8_lossy(&text)))
 }

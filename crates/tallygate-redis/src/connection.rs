@@ -14,6 +14,7 @@ mod tls;
 mod topology;
 
 pub(crate) use client::{Client, Server, Settings};
+pub(crate) use conn::Request;
 #[expect(unused_imports, reason = "for calls that carry their own deadline")]
 pub(crate) use deadline::Deadline;
 pub(crate) use failure::{Failure, Refusal};

@@ -9,7 +9,7 @@ use tallygate::{
     StoreError, Timestamp,
 };
 
-use crate::connection::{Client, Settings};
+use crate::connection::{Client, Request, Settings};
 use crate::script::{self, Script, Scripts, corrupt};
 use crate::url::{StoreUrl, UrlError};
 
@@ -222,7 +222,7 @@ impl RedisStore {
     async fn rehearse(&self) -> Result<(), StoreError> {
         // EVAL is needed only where a script is unknown: after a restart, when nobody wants to learn that it is forbidden.
         for server in self.client.masters().await {
-            let reply = server.send(redis::cmd("EVAL").arg("return 1").arg(0)).await;
+            let reply = server.send(Request::Command(redis::cmd("EVAL").arg("return 1").arg(0))).await;
             reply.map_err(|failure| failure.at(server.address()))?;
         }
         // In a cluster every server has rights of its own; as many keys as this are likely to meet all of them.

@@ -3,12 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use redis::{Cmd, Pipeline, Value};
+use redis::Value;
 use tallygate::StoreError;
 use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::{Instant, sleep_until, timeout_at};
 
 use super::backoff::random_between;
+use super::conn::Request;
 use super::deadline::Deadline;
 use super::failure::Failure;
 use super::node::Node;
@@ -102,7 +103,8 @@ impl Client {
                 return Err(StoreError::Unavailable { reason: format!("no node of the cluster has slot {slot}") });
             };
             let address = route.node.address();
-            let failure = match route.send(run.command(), deadline).await {
+            let request = if route.asking { Request::Asking(run.command()) } else { Request::Command(run.command()) };
+            let failure = match route.node.send(request, deadline).await {
                 Ok(value) => return Ok(value),
                 Err(failure) => failure,
             };
@@ -175,11 +177,7 @@ impl Server {
         self.node.address()
     }
 
-    pub(crate) async fn send(&self, command: &Cmd) -> Result<Value, Failure> {
-        self.node.send(command, Deadline::for_reading(self.timeout)).await
-    }
-
-    pub(crate) async fn send_pipeline(&self, commands: &Pipeline) -> Result<Vec<Value>, Failure> {
-        self.node.send_pipeline(commands, Deadline::for_reading(self.timeout)).await
+    pub(crate) async fn send(&self, request: Request<'_>) -> Result<Value, Failure> {
+        self.node.send(request, Deadline::for_reading(self.timeout)).await
     }
 }

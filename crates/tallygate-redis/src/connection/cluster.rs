@@ -10,7 +10,7 @@ use tallygate::StoreError;
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
-use super::conn::ConnectOptions;
+use super::conn::{ConnectOptions, Request};
 use super::deadline::Deadline;
 use super::failure::{Failure, NotSent, Redirect, none_of};
 use super::node::Node;
@@ -177,7 +177,7 @@ impl Shared {
         command.arg("SLOTS");
         let mut failed = Vec::new();
         for node in self.candidates() {
-            let reply = node.send(&command, Deadline::for_reading(patience)).await;
+            let reply = node.send(Request::Command(&command), Deadline::for_reading(patience)).await;
             match reply.and_then(|reply| self.parse_map(&reply, node.address())) {
                 Ok(map) => {
                     *self.map.write().unwrap_or_else(PoisonError::into_inner) = map;

@@ -6,8 +6,7 @@ use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
 use redis::{
-    AsyncConnectionConfig, Cmd, ErrorKind, Pipeline, ProtocolVersion, PushInfo, RedisConnectionInfo, RedisError,
-    RedisResult, Value,
+    AsyncConnectionConfig, Cmd, ErrorKind, Pipeline, ProtocolVersion, PushInfo, RedisConnectionInfo, RedisError, Value,
 };
 use tokio::sync::{Notify, mpsc::UnboundedSender};
 use tokio::task::AbortHandle;
@@ -36,6 +35,16 @@ impl ConnectOptions {
     pub(crate) fn with_address(&self, address: Address) -> Self {
         Self { address, ..self.clone() }
     }
+}
+
+/// What is sent together, with nothing of any other call in between.
+#[derive(Clone, Copy)]
+pub(crate) enum Request<'a> {
+    Command(&'a Cmd),
+    /// `ASKING` and the command, for a slot that the node is importing.
+    Asking(&'a Cmd),
+    /// Answered by an array.
+    Pipeline(&'a Pipeline),
 }
 
 /// A connection that many calls share. Dropping the last handle closes it.
@@ -126,7 +135,7 @@ impl Connection {
             && error.code() != "NOPERM"
         {
             return Err(match Failure::of_reply(error) {
-                Failure::Corrupt(reply) => Failure::NotSent(NotSent::PingFailed(reply)),
+                Failure::Corrupt(reply) => Failure::NotReady(reply),
                 failure => failure,
             });
         }
@@ -150,35 +159,22 @@ impl Connection {
         }
     }
 
-    /// Sends one command and waits for its answer. An error reply is a [`Failure`].
-    pub(crate) async fn send(&self, command: &Cmd, deadline: Instant) -> Result<Value, Failure> {
-        self.complete(self.inner.clone().send_packed_command(command), deadline).await
-    }
-
-    /// Sends `ASKING` and a command, with nothing of any other call between them.
-    pub(crate) async fn send_asking(&self, command: &Cmd, deadline: Instant) -> Result<Value, Failure> {
-        let mut both = redis::pipe();
-        both.cmd("ASKING").add_command(command.clone());
+    /// Sends a request and waits for its answer. An error reply is a [`Failure`], but stays in place among several.
+    pub(crate) async fn send(&self, request: Request<'_>, deadline: Instant) -> Result<Value, Failure> {
         let mut inner = self.inner.clone();
-        let last = async {
-            let mut replies = inner.send_packed_commands(&both, 0, 2).await?;
-            Ok(replies.pop().unwrap_or(Value::Nil))
+        let reply = async {
+            match request {
+                Request::Command(command) => inner.send_packed_command(command).await,
+                Request::Asking(command) => {
+                    let mut both = redis::pipe();
+                    both.cmd("ASKING").add_command(command.clone());
+                    Ok(inner.send_packed_commands(&both, 0, 2).await?.pop().unwrap_or(Value::Nil))
+                }
+                Request::Pipeline(commands) => {
+                    inner.send_packed_commands(commands, 0, commands.len()).await.map(Value::Array)
+                }
+            }
         };
-        self.complete(last, deadline).await
-    }
-
-    /// Sends commands together and waits for the array of their answers, in which error replies stay in place.
-    pub(crate) async fn send_pipeline(&self, commands: &Pipeline, deadline: Instant) -> Result<Value, Failure> {
-        let mut inner = self.inner.clone();
-        let all = async { inner.send_packed_commands(commands, 0, commands.len()).await.map(Value::Array) };
-        self.complete(all, deadline).await
-    }
-
-    async fn complete(
-        &self,
-        reply: impl Future<Output = RedisResult<Value>>,
-        deadline: Instant,
-    ) -> Result<Value, Failure> {
         let written = self.written.load(Ordering::Relaxed);
         let timeouts = self.timeouts.load(Ordering::Relaxed);
         match timeout_at(deadline, reply).await {

@@ -54,12 +54,10 @@ pub(crate) enum Refusal {
     ClusterNode { owner: String },
     /// The sentinel does not monitor a master of this name.
     UnknownMaster { name: String },
-    /// The certificate of the server does not verify.
+    /// The certificate of the server does not verify, or cannot since the host of the URL is not a name it could be for.
     Certificate { error: String },
     /// The port answers, but not with TLS.
     NotTls,
-    /// The host of the URL cannot be in a certificate.
-    HostName { host: String },
 }
 
 /// Why nothing was sent.
@@ -67,7 +65,6 @@ pub(crate) enum Refusal {
 pub(crate) enum NotSent {
     NotListening,
     Connect(String),
-    TlsHandshake(String),
     ConnectTimeout {
         after: Duration,
         tls: bool,
@@ -76,8 +73,6 @@ pub(crate) enum NotSent {
         error: String,
         tls: bool,
     },
-    /// With the reply.
-    PingFailed(String),
     /// With its role.
     NotMaster(String),
     /// The deadline of the call came before the connection was open.
@@ -152,21 +147,17 @@ impl Failure {
     /// The failure of a call to the server at `address`, for those who use the store.
     pub(crate) fn at(self, address: &impl fmt::Display) -> StoreError {
         let replied = |reply: String| format!("{address} replied `{reply}`");
+        let unavailable = |reason| StoreError::Unavailable { reason };
         match self {
-            Self::NoScript => {
-                StoreError::Unavailable { reason: format!("{address} replied NOSCRIPT: the script did not run") }
-            }
+            Self::NoScript => unavailable(format!("{address} replied NOSCRIPT: the script did not run")),
             Self::Redirected(Redirect { address: to, .. }) => {
-                let reason =
-                    format!("{address} pointed to {to}, and the call was still being redirected at its deadline");
-                StoreError::Unavailable { reason }
+                unavailable(format!("{address} pointed to {to}: the call was still being redirected at its deadline"))
             }
             Self::TryAgain => {
-                let reason = format!("{address} is moving the slot and replied TRYAGAIN until the deadline");
-                StoreError::Unavailable { reason }
+                unavailable(format!("{address} is moving the slot and replied TRYAGAIN until the deadline"))
             }
-            Self::NotReady(reply) | Self::ReadOnly(reply) => StoreError::Unavailable { reason: replied(reply) },
-            Self::NotSent(why) => StoreError::Unavailable { reason: why.sentence(address) },
+            Self::NotReady(reply) | Self::ReadOnly(reply) => unavailable(replied(reply)),
+            Self::NotSent(why) => unavailable(why.sentence(address)),
             Self::Lost(error) => StoreError::Ambiguous {
                 reason: format!("the connection to {address} was cut after sending the call: {error}"),
             },
@@ -185,7 +176,6 @@ impl NotSent {
         match self {
             Self::NotListening => format!("nobody answers at {at}: is the server running?"),
             Self::Connect(error) => format!("cannot connect to {at}: {error}"),
-            Self::TlsHandshake(error) => format!("the TLS handshake with {at} failed: {error}"),
             Self::ConnectTimeout { after, tls: true } => {
                 format!("{at} did not answer within {after:?}: is it hung, or does this port not speak TLS?")
             }
@@ -196,7 +186,6 @@ impl NotSent {
                 let hint = if tls { "" } else { "does it expect TLS (rediss://), or " };
                 format!("{at} closed the connection during the handshake ({error}): {hint}has it reached maxclients?")
             }
-            Self::PingFailed(reply) => format!("{at} replied `{reply}` to PING"),
             Self::NotMaster(role) => format!(
                 "{at} is a {role}, not the master: use the address of the master, or of the sentinels that monitor it \
                  (redis+sentinel://host:26379/master-name)"
@@ -244,10 +233,6 @@ impl Refusal {
             Self::NotTls => (
                 format!("{at} does not speak TLS on this port"),
                 "use redis:// without the second s, or the TLS port".into(),
-            ),
-            Self::HostName { host } => (
-                format!("`{host}` cannot be verified by a certificate"),
-                "use the DNS name or IP address of the server".into(),
             ),
         }
     }

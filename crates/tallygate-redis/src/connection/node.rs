@@ -3,12 +3,12 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
 
-use redis::{Cmd, Pipeline, Value};
+use redis::Value;
 use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, timeout_at};
 
 use super::backoff::Backoff;
-use super::conn::{ConnectOptions, Connection};
+use super::conn::{ConnectOptions, Connection, Request};
 use super::deadline::Deadline;
 use super::failure::{Failure, NotSent};
 use crate::url::Address;
@@ -51,31 +51,11 @@ impl Node {
         Self::new(self.options.clone(), None)
     }
 
-    pub(crate) async fn send(self: &Arc<Self>, command: &Cmd, deadline: Deadline) -> Result<Value, Failure> {
+    pub(crate) async fn send(self: &Arc<Self>, request: Request<'_>, deadline: Deadline) -> Result<Value, Failure> {
         let connection = self.connection(deadline.send_by).await?;
-        let reply = connection.send(command, deadline.answer_by).await;
-        self.observe(&connection, reply)
-    }
-
-    /// Sends `ASKING` and the command, for a slot that is being moved to this node.
-    pub(crate) async fn send_asking(self: &Arc<Self>, command: &Cmd, deadline: Deadline) -> Result<Value, Failure> {
-        let connection = self.connection(deadline.send_by).await?;
-        let reply = connection.send_asking(command, deadline.answer_by).await;
-        self.observe(&connection, reply)
-    }
-
-    /// Sends commands together. Error replies stay in their places.
-    pub(crate) async fn send_pipeline(
-        self: &Arc<Self>,
-        commands: &Pipeline,
-        deadline: Deadline,
-    ) -> Result<Vec<Value>, Failure> {
-        let connection = self.connection(deadline.send_by).await?;
-        let replies = connection.send_pipeline(commands, deadline.answer_by).await;
-        match self.observe(&connection, replies)? {
-            Value::Array(replies) => Ok(replies),
-            other => Ok(vec![other]),
-        }
+        let reply = connection.send(request, deadline.answer_by).await;
+        self.observe(&connection, &reply);
+        reply
     }
 
     /// Whether a call could be sent without connecting first.
@@ -143,8 +123,8 @@ impl Node {
     }
 
     /// Draws from a reply what it says about the connection.
-    fn observe(&self, connection: &Arc<Connection>, reply: Result<Value, Failure>) -> Result<Value, Failure> {
-        match &reply {
+    fn observe(&self, connection: &Arc<Connection>, reply: &Result<Value, Failure>) {
+        match reply {
             Err(Failure::TimedOut) => {
                 if connection.timeouts() >= MAX_TIMEOUTS && self.forget(connection) {
                     self.opening().pause(Failure::NotSent(NotSent::Unresponsive { calls: MAX_TIMEOUTS }));
@@ -158,7 +138,6 @@ impl Node {
                 }
             }
         }
-        reply
     }
 
     fn live(&self) -> Option<Arc<Connection>> {

@@ -10,7 +10,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::backoff::Backoff;
-use super::conn::{ConnectOptions, Connection};
+use super::conn::{ConnectOptions, Connection, Request};
 use super::deadline::Deadline;
 use super::failure::{Failure, Refusal, none_of};
 use super::node::Node;
@@ -140,13 +140,13 @@ async fn query_one(sentinel: Arc<Node>, name: String, deadline: Deadline) -> Res
         command.arg(verb).arg(&name);
         command
     };
-    let reply = sentinel.send(&command("get-master-addr-by-name"), deadline).await?;
+    let reply = sentinel.send(Request::Command(&command("get-master-addr-by-name")), deadline).await?;
     let words = words(&reply);
     let [host, port] = words.as_slice() else { return Err(Failure::Refused(Refusal::UnknownMaster { name })) };
     let port = port.parse().map_err(|_| Failure::Corrupt(format!("{host} {port}")))?;
     let address = Address::beside(host, port, sentinel.address());
     // During a failover this reply has the new epoch already, but still the old address: only the epoch is used.
-    let details = sentinel.send(&command("master"), deadline).await.unwrap_or(Value::Nil);
+    let details = sentinel.send(Request::Command(&command("master")), deadline).await.unwrap_or(Value::Nil);
     let epoch = self::words(&details)
         .chunks_exact(2)
         .find(|pair| pair[0] == "config-epoch")

@@ -54,14 +54,14 @@ impl Tls {
 
     pub(crate) async fn wrap(&self, host: &str, stream: TcpStream) -> Result<TlsStream<TcpStream>, Failure> {
         let name = ServerName::try_from(host.to_owned())
-            .map_err(|_| Failure::Refused(Refusal::HostName { host: host.to_owned() }))?;
+            .map_err(|error| Failure::Refused(Refusal::Certificate { error: error.to_string() }))?;
         self.0.connect(name, stream).await.map_err(|error| {
             match error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>()) {
                 Some(rustls::Error::InvalidCertificate(why)) => {
                     Failure::Refused(Refusal::Certificate { error: why.to_string() })
                 }
                 Some(rustls::Error::InvalidMessage(_)) => Failure::Refused(Refusal::NotTls),
-                _ => Failure::NotSent(NotSent::TlsHandshake(error.to_string())),
+                _ => Failure::NotSent(NotSent::Connect(format!("the TLS handshake failed: {error}"))),
             }
         })
     }

@@ -3,14 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use redis::{Cmd, Value};
 use tallygate::StoreError;
 use tokio::time::Instant;
 
 use super::client::Settings;
 use super::cluster::{Cluster, slot_of};
 use super::conn::ConnectOptions;
-use super::deadline::Deadline;
 use super::failure::{Failure, Redirect, Refusal};
 use super::node::Node;
 use super::refresh::Refresh;
@@ -29,16 +27,6 @@ pub(crate) struct Route {
     pub(crate) node: Arc<Node>,
     /// Whether the node is still importing the slot and wants `ASKING` first.
     pub(crate) asking: bool,
-}
-
-impl Route {
-    pub(crate) async fn send(&self, command: &Cmd, deadline: Deadline) -> Result<Value, Failure> {
-        if self.asking {
-            self.node.send_asking(command, deadline).await
-        } else {
-            self.node.send(command, deadline).await
-        }
-    }
 }
 
 impl Topology {

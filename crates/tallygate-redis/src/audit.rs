@@ -91,7 +91,7 @@ async fn look_through(
         let (next, keys) = read_scan(server.send(Request::Command(&scan)).await?)?;
         if !keys.is_empty() {
             let orphans = weigh(server, &keys, tally).await?;
-            if let Some(ttl) = sweep.repair_with()
+            if let Some(ttl) = sweep.repair
                 && !orphans.is_empty()
             {
                 tally.repaired(give_end(server, &orphans, ttl).await?);
@@ -106,8 +106,8 @@ async fn look_through(
             tally.stopped_early();
             return Ok(());
         }
-        if !sweep.rest_between().is_zero() {
-            tokio::time::sleep(sweep.rest_between()).await;
+        if !sweep.rest.is_zero() {
+            tokio::time::sleep(sweep.rest).await;
         }
     }
 }
@@ -183,7 +183,7 @@ fn read_scan(reply: Value) -> Result<(Vec<u8>, Vec<Vec<u8>>), Failure> {
 fn name_permissions(failure: Failure, sweep: &Sweep) -> Failure {
     match failure {
         Failure::Refused(Refusal::Permission { reply, .. }) => {
-            let repair = if sweep.repair_with().is_some() { " +eval +pexpire" } else { "" };
+            let repair = if sweep.repair.is_some() { " +eval +pexpire" } else { "" };
             let rules = format!("+scan +pttl +memory|usage +info{repair}");
             Failure::Refused(Refusal::Permission { reply, rules })
         }

@@ -10,7 +10,7 @@ use tallygate::{
 };
 
 use crate::connection::{Client, Request, Settings};
-use crate::script::{self, Script, Scripts, corrupt};
+use crate::script::{self, Scripts, corrupt};
 use crate::url::{StoreUrl, UrlError};
 
 /// Keeps states in Redis or Valkey: one server, a master watched by Sentinels, or a cluster.
@@ -113,7 +113,11 @@ impl RedisStore {
         args.extend(checks.iter().map(|check| script::pack(check)));
         args.extend(self.time());
         let keys: Vec<String> = checks.iter().map(|check| self.key(check)).collect();
-        let reply = self.run(script, &keys, &args).await.map_err(|error| naming(error, &keys))?;
+        let reply = self
+            .client
+            .run(script, &keys, &args, self.client.default_deadline())
+            .await
+            .map_err(|error| naming(error, &keys))?;
         script::read_decision(&reply, checks.iter().map(|check| check.limit))
     }
 
@@ -127,17 +131,12 @@ impl RedisStore {
         let mut args = vec![verb.as_bytes().to_vec(), kind, script::pack(check), charged_at.into_bytes()];
         args.extend(self.time());
         let keys = [self.key(check)];
-        let reply = self.run(&self.scripts.refund, &keys, &args).await.map_err(|error| naming(error, &keys))?;
+        let reply = self
+            .client
+            .run(&self.scripts.refund, &keys, &args, self.client.default_deadline())
+            .await
+            .map_err(|error| naming(error, &keys))?;
         script::read_number(&reply)
-    }
-
-    async fn run<K: AsRef<[u8]>, A: AsRef<[u8]>>(
-        &self,
-        script: &Script,
-        keys: &[K],
-        args: &[A],
-    ) -> Result<Value, StoreError> {
-        self.client.run(script, keys, args, self.client.default_deadline()).await
     }
 
     /// What the scripts of the tests take for the time.
@@ -236,7 +235,10 @@ impl RedisStore {
     async fn rehearse_at(&self, subject: &str) -> Result<(), StoreError> {
         let key = Key::new("rehearsal", subject).map_err(|error| corrupt(&error.to_string()))?;
         let no_args: [&str; 0] = [];
-        let reply = self.run(&self.scripts.rehearse, &[key.encode(&self.prefix, "r")], &no_args).await?;
+        let reply = self
+            .client
+            .run(&self.scripts.rehearse, &[key.encode(&self.prefix, "r")], &no_args, self.client.default_deadline())
+            .await?;
         let Value::Array(refused) = reply else { return Err(corrupt(&format!("it answered {reply:?}"))) };
         let missing: Vec<String> = refused.iter().filter_map(command_name).map(|name| format!("+{name}")).collect();
         if missing.is_empty() {
@@ -379,7 +381,10 @@ impl Store for RedisStore {
         let too_long = |_| CounterError::Name { bytes: name.as_str().len() };
         let key = Key::new("counter", name.as_str()).map_err(too_long)?;
         let key = key.encode(&self.prefix, "n");
-        let reply = self.run(&self.scripts.counter, &[key], &[verb, &delta, &ttl]).await?;
+        let reply = self
+            .client
+            .run(&self.scripts.counter, &[key], &[verb, &delta, &ttl], self.client.default_deadline())
+            .await?;
         let (outcome, text) = match &reply {
             Value::Array(parts) => match parts.as_slice() {
                 [Value::BulkString(outcome), Value::BulkString(text)] => (outcome, String::from_utf8_lossy(text)),

@@ -8,11 +8,11 @@ use crate::store::{ConnectError, check_prefix};
 #[derive(Debug, Clone)]
 #[must_use = "hand it to `Audit::run`"]
 pub struct Sweep {
-    prefix: String,
+    pub(super) prefix: String,
     policy: Option<String>,
-    repair: Option<Duration>,
-    most: u64,
-    rest: Duration,
+    pub(super) repair: Option<Duration>,
+    pub(super) most: u64,
+    pub(super) rest: Duration,
 }
 
 impl Sweep {
@@ -45,22 +45,6 @@ impl Sweep {
     pub fn rest(mut self, rest: Duration) -> Self {
         self.rest = rest;
         self
-    }
-
-    pub(super) fn rest_between(&self) -> Duration {
-        self.rest
-    }
-
-    pub(super) fn prefix(&self) -> &str {
-        &self.prefix
-    }
-
-    pub(super) fn repair_with(&self) -> Option<Duration> {
-        self.repair
-    }
-
-    pub(super) fn most(&self) -> u64 {
-        self.most
     }
 
     /// For `SCAN`. A prefix has no character that is special there; the name of a policy may have.

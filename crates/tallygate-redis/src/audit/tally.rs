@@ -52,7 +52,7 @@ impl<'a> Tally<'a> {
     }
 
     pub(super) fn is_full(&self) -> bool {
-        self.report.keys >= self.sweep.most()
+        self.report.keys >= self.sweep.most
     }
 
     pub(super) fn stopped_early(&mut self) {
@@ -65,7 +65,7 @@ impl<'a> Tally<'a> {
 
     pub(super) fn add(&mut self, key: &[u8], bytes: u64, expires: bool) -> Found {
         let written = std::str::from_utf8(key).ok();
-        let ours = written.and_then(|key| decode_policy(key, self.sweep.prefix()));
+        let ours = written.and_then(|key| decode_policy(key, &self.sweep.prefix));
         let ours = ours.and_then(|(policy, kind)| Some((policy, kind_name(policy, kind)?)));
         let found = match ours {
             _ if expires => Found::Sound,

@@ -52,6 +52,10 @@ impl Subscriber for Log {
 // On one thread, so that this log is also that of the tasks.
 #[tokio::test(flavor = "current_thread")]
 async fn every_change_is_one_line_and_no_line_has_the_password() {
+    // Tracing remembers for each statement whether a subscriber wants it. While there is only one subscriber, it asks
+    // that of the thread which comes by first, and tests on other threads have none: a subscriber of the whole process
+    // that wants everything stands in for them.
+    tracing::subscriber::set_global_default(tracing_subscriber::registry()).unwrap();
     let log = Log::default();
     let _guard = tracing::subscriber::set_default(log.clone());
     let server = Server::redis().password("hunter2").start();

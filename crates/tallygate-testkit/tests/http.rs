@@ -1,5 +1,4 @@
 //! The small HTTP client and server understand each other, and what real ones send.
-#![allow(clippy::unwrap_used, reason = "tests")]
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};

@@ -1,6 +1,4 @@
 //! The throwaway servers do what tests will rely on, and leave nothing behind.
-#![allow(clippy::unwrap_used, reason = "tests")]
-#![allow(clippy::disallowed_methods, reason = "measures real servers in real time")]
 
 use std::io::ErrorKind;
 use std::path::Path;
@@ -68,7 +66,7 @@ fn a_killed_test_leaves_no_server() {
         return;
     }
     let mut holder = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "--nocapture", "a_killed_test_leaves_no_server"])
+        .args(["--exact", "--nocapture", "servers::a_killed_test_leaves_no_server"])
         .env(HOLD, "1")
         .stdout(Stdio::null())
         .stderr(Stdio::piped())

@@ -1,5 +1,4 @@
 //! The programs of others run, do what tests will rely on, and leave nothing behind.
-#![allow(clippy::unwrap_used, reason = "tests")]
 
 use std::net::SocketAddr;
 use std::path::Path;

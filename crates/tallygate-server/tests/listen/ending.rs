@@ -7,8 +7,8 @@ use tallygate_server::listen::ListenSettings;
 use tokio::net::TcpStream;
 use tokio::time::Instant;
 
-use crate::client::{connect, connect_http2, grpc, request, send};
-use crate::server::{Server, within};
+use super::client::{connect, connect_http2, grpc, request, send};
+use super::server::{Server, within};
 
 const WAIT: &str = "GET /wait HTTP/1.1\r\nhost: test\r\n\r\n";
 const NEVER: &str = "GET /never HTTP/1.1\r\nhost: test\r\n\r\n";

@@ -5,8 +5,8 @@ use std::time::Duration;
 use tallygate_server::listen::ListenSettings;
 use tokio::io::AsyncReadExt as _;
 
-use crate::client::{Raw, connect, connect_http2, grpc, grpc_status, request, send};
-use crate::server::Server;
+use super::client::{Raw, connect, connect_http2, grpc, grpc_status, request, send};
+use super::server::Server;
 
 const LIMIT: usize = 64 * 1024;
 

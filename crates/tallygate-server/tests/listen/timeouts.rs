@@ -5,8 +5,8 @@ use std::time::Duration;
 use tallygate_server::listen::ListenSettings;
 use tokio::time::{Instant, sleep};
 
-use crate::client::{connect, connect_http2, grpc, grpc_status, request, send};
-use crate::server::{Server, within};
+use super::client::{connect, connect_http2, grpc, grpc_status, request, send};
+use super::server::{Server, within};
 
 /// So that nothing else can be what cut a connection.
 fn only_headers_are_urgent() -> ListenSettings {

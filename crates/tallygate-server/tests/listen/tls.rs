@@ -14,8 +14,8 @@ use tokio_rustls::rustls::pki_types::pem::PemObject as _;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio_rustls::rustls::{ClientConfig, RootCertStore, crypto};
 
-use crate::client::{Raw, connect, http2, request, send};
-use crate::server::{Server, within};
+use super::client::{Raw, connect, http2, request, send};
+use super::server::{Server, within};
 
 /// An authority, with a certificate of it for a server and one for a caller.
 struct Folder(TempDir);

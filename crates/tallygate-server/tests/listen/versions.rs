@@ -7,8 +7,8 @@ use http_body_util::BodyExt as _;
 use tallygate_server::listen::{ListenSettings, ListenStats, Listener, serve};
 use tokio_util::sync::CancellationToken;
 
-use crate::client::{connect, connect_http2, grpc, grpc_status, request, send};
-use crate::server::{Server, within};
+use super::client::{connect, connect_http2, grpc, grpc_status, request, send};
+use super::server::{Server, within};
 
 #[tokio::test]
 async fn both_versions_are_spoken_on_one_port_and_the_peer_is_known() {

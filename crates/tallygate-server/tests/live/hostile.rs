@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 use tallygate_testkit::http::{Response, request};
 
-use crate::served::{Served, bearer, body};
+use crate::support::served::{Served, bearer, body};
 
 /// In every name below, so that it can be told where they come out.
 const MARK: &str = "h0stile";

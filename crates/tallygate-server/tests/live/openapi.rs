@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use serde_json::Value;
 use tallygate_testkit::{Tool, http};
 
-use crate::served::{Served, TOKEN, bearer, body};
+use crate::support::served::{Served, TOKEN, bearer, body};
 
 /// The domain that the examples name; some of what is sent meets its limits, and some does not.
 const STRICT: &str = "

@@ -9,7 +9,7 @@ use tallygate_server::store::StoreSpec;
 use tallygate_testkit::Server;
 use tallygate_testkit::http::{Response, request};
 
-use crate::served::{Served, body, until};
+use crate::support::served::{Served, body, until};
 
 const POLICIES: &str = "policies: [{name: own, domain: api, limit: 1000/h, on_error: local}]";
 const ROOM: usize = 4;

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use tallygate_server::store::StoreSpec;
 use tallygate_testkit::{Prometheus, Server, Tool, http};
 
-use crate::served::{Served, TOKEN, until};
+use crate::support::served::{Served, TOKEN, until};
 
 const POLICIES: &str = "
 policies:
@@ -189,7 +189,7 @@ fn rules(prometheus: &Prometheus) -> Vec<Rule> {
 #[test]
 fn hostile_names_do_not_break_the_page() {
     let server = Served::with(r#"policies: [{name: "a\u202e\"b\\c", domain: "d\u2066\\n", limit: 1/h}]"#);
-    let answer = http::request(server.admin, "GET", "/metrics", &[crate::served::bearer()], b"");
+    let answer = http::request(server.admin, "GET", "/metrics", &[crate::support::served::bearer()], b"");
     lint(answer.text());
     let prometheus = monitor(&server);
     until("the policy", || {

@@ -4,8 +4,8 @@ use serde_json::{Value, json};
 use tallygate_testkit::wait::{PATIENCE, until};
 use tallygate_testkit::{Proxy, Tool};
 
-use crate::caller::{Answer, Caller};
-use crate::rig::{Rig, changed, example};
+use super::caller::{Answer, Caller};
+use super::rig::{Rig, changed, example};
 
 /// Seven calls for each address, three for each user, none of which come back this year; one delete before the trial
 /// would refuse; a thousand tokens and fifteen hundred bytes.

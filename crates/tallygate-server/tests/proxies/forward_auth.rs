@@ -3,8 +3,8 @@
 use serde_json::Value;
 use tallygate_testkit::Proxy;
 
-use crate::caller::{Answer, Caller};
-use crate::rig::{Filler, Rig, changed, example};
+use super::caller::{Answer, Caller};
+use super::rig::{Filler, Rig, changed, example};
 
 /// Three calls for each address, one of them to log in, and four for each key, none of which come back within a test.
 pub fn start(proxy: impl FnOnce(&Filler, u16) -> Proxy) -> Rig {

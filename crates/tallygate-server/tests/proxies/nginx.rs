@@ -2,9 +2,9 @@
 
 use tallygate_testkit::{Proxy, Tool};
 
-use crate::caller::Caller;
-use crate::forward_auth;
-use crate::rig::{Rig, changed};
+use super::caller::Caller;
+use super::forward_auth;
+use super::rig::{Rig, changed};
 
 fn start() -> Option<Rig> {
     start_with(&[])

@@ -10,7 +10,7 @@ use tallygate_testkit::http::Response;
 use tallygate_testkit::{Port, Proxy, Upstream, http};
 use tempfile::TempDir;
 
-use crate::running::Running;
+use crate::support::running::Running;
 
 /// Those running together, ended in this order.
 pub struct Rig {

@@ -4,7 +4,7 @@ use serde_json::json;
 use tallygate_server::Settings;
 use tallygate_testkit::http;
 
-use crate::served::{Served, bearer, body};
+use crate::support::served::{Served, bearer, body};
 
 const POLICIES: &str = "
 policies:

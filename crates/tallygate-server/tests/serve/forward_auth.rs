@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use tallygate_server::Settings;
 use tallygate_testkit::http::{self, Response};
 
-use crate::served::{Served, body};
+use crate::support::served::{Served, body};
 
 const POLICIES: &str = "
 policies:

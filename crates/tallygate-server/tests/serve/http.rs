@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tallygate_http::Dialect;
 
-use crate::served::{Served, TOKEN, bearer, body};
+use crate::support::served::{Served, TOKEN, bearer, body};
 
 const POLICIES: &str = "
 policies:

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use serde_json::json;
 use tallygate_testkit::http::{Client, request};
 
-use crate::served::{Served, bearer, body, until};
+use crate::support::served::{Served, bearer, body, until};
 
 fn policies(limit: u64) -> String {
     format!("policies: [{{name: per-user, domain: api, partition: [user], limit: {limit}/h, algorithm: fixed_window}}]")

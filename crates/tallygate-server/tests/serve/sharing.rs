@@ -8,7 +8,7 @@ use tallygate_server::store::StoreSpec;
 use tallygate_testkit::Server;
 use tallygate_testkit::http::{Client, request};
 
-use crate::served::{Served, until};
+use crate::support::served::{Served, until};
 
 const LIMIT: u64 = 500;
 

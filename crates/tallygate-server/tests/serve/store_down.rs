@@ -7,7 +7,7 @@ use tallygate_server::store::StoreSpec;
 use tallygate_testkit::Server;
 use tallygate_testkit::http::request;
 
-use crate::served::{Served, body, until};
+use crate::support::served::{Served, body, until};
 
 const POLICIES: &str = "
 policies:

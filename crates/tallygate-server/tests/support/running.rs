@@ -1,4 +1,4 @@
-//! A server of this process, for whoever tests it from outside. Shared by several test programs.
+//! A server of this process, for whoever tests it from outside.
 
 use std::net::SocketAddr;
 use std::thread::JoinHandle;

@@ -1,26 +1,28 @@
-//! One of the processes that `tests/concurrency.rs` starts: it does one job for each line it is sent.
-#![allow(clippy::unwrap_used, reason = "part of a test")]
-
-#[path = "../tests/support/mod.rs"]
-mod support;
+//! One of the processes that share a limit: it does one job for each line it is sent.
 
 use std::io::Write;
 use std::time::Duration;
 
-use support::{limit, patient, units};
 use tallygate::history::Record;
 use tallygate::{Check, Key, Limit};
 use tokio::task::JoinSet;
 
-/// As in the test that counts the answers.
-const TASKS: u64 = 32;
-const CALLS: u64 = 80;
+use super::{CALLS, TASKS};
+use crate::support::{limit, patient, units};
 
-#[tokio::main(flavor = "multi_thread", worker_threads = 2)]
-async fn main() {
-    let url = std::env::args().nth(1).expect("the URL of the store");
+/// Names the store to a worker.
+pub const URL: &str = "TALLYGATE_TEST_WORKER_STORE";
+/// The test that is no test but the worker's program.
+pub const NAME: &str = "concurrency::worker::run";
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "not a test: the process that tests of concurrency start"]
+async fn run() {
+    // Without it, someone runs all that is ignored.
+    let Ok(url) = std::env::var(URL) else { return };
     let limiter = patient(&url).await;
-    println!("ready");
+    // The test harness may have begun a line. Written past it: `println!` would be captured.
+    writeln!(std::io::stdout(), "\nready").unwrap();
     for line in std::io::stdin().lines() {
         let line = line.unwrap();
         let mut tasks = JoinSet::new();

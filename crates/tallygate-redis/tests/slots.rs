@@ -1,17 +1,15 @@
 //! A cluster: slots that move under load, and calls whose keys live in different slots.
-#![allow(clippy::unwrap_used, reason = "tests")]
-
-mod support;
 
 use std::collections::HashSet;
 use std::time::Duration;
 
-use support::{
-    Load, RedisLimiter, every_key_expires, limit, patient, replays, units, used, within, within_bound, yearly,
-};
 use tallygate::{Algorithm, Check, CheckError, Key, Limit, StoreError};
 use tallygate_testkit::{Cluster, Flavour, valkey_available};
 use tokio::task::JoinSet;
+
+use crate::support::{
+    Load, RedisLimiter, every_key_expires, limit, patient, replays, units, used, within, within_bound, yearly,
+};
 
 fn valkey_if_possible() -> Flavour {
     if valkey_available() { Flavour::Valkey } else { Flavour::Redis }

@@ -1,5 +1,4 @@
 //! What is in `deploy/` is accepted by the tools that will read it.
-#![allow(clippy::unwrap_used, reason = "tests")]
 
 use std::collections::BTreeSet;
 use std::fs;

@@ -1,17 +1,15 @@
 //! Counters on a server answer as those in memory do, to the last bit.
-#![allow(clippy::unwrap_used, reason = "tests")]
-
-mod support;
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use support::{every_key_expires, flavours, patient};
 use tallygate::{Counter, CounterError, CounterValue, MemoryStore, Store};
 use tallygate_redis::RedisStore;
 use tallygate_testkit::Server;
 use tallygate_testkit::random::Random;
 use tokio::task::JoinSet;
+
+use crate::support::{every_key_expires, flavours, patient};
 
 const HOUR: Duration = Duration::from_secs(3600);
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tallygate::{Counter, CounterError, CounterValue, ManualClock, MemoryStore, StoreError};
 
-use super::START;
+use crate::START;
 
 fn store() -> (Arc<MemoryStore>, ManualClock) {
     let clock = ManualClock::new(START);

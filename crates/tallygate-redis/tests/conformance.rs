@@ -1,5 +1,4 @@
 //! The shared store: every property, on Redis, on Valkey and through a real cluster of three masters.
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on must stop")]
 
 use std::time::Duration;
 

@@ -1,19 +1,20 @@
 //! Many processes and one limit: together they get exactly what it allows.
-#![allow(clippy::unwrap_used, reason = "tests")]
 
-mod support;
+mod worker;
 
 use std::io::{BufRead, BufReader, Write};
-use std::path::PathBuf;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::Duration;
 
-use support::{every_key_expires, flavours, patient, replays, used, within_bound, yearly};
 use tallygate::history::Record;
 use tallygate::{Algorithm, Limit, Timestamp};
 use tallygate_testkit::{Cluster, Flavour, Server, valkey_available};
 
+use crate::support::{every_key_expires, flavours, patient, replays, used, within_bound, yearly};
+
+/// In each process, for each job.
 const TASKS: u64 = 32;
+/// Of each task.
 const CALLS: u64 = 80;
 
 /// How many checks a call had, and its answer, as the worker writes them.
@@ -29,22 +30,19 @@ fn read(line: &str) -> (u64, Record) {
     (checks, record)
 }
 
-/// The program that each process runs; `cargo test` builds it beside the tests.
-fn worker() -> PathBuf {
-    let test = std::env::current_exe().unwrap();
-    let program = test.parent().unwrap().parent().unwrap().join("examples/worker");
-    assert!(program.exists(), "no {}: run `cargo build -p tallygate-testkit --examples`", program.display());
-    program
-}
-
-/// Two processes on one store.
+/// Two processes on one store: this test program, run again to do nothing but the work of [`worker`].
 struct Workers(Vec<(Child, ChildStdin, BufReader<ChildStdout>)>);
 
 impl Workers {
     fn start(url: &str) -> Self {
         let start = || {
-            let mut child =
-                Command::new(worker()).arg(url).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+            let mut child = Command::new(std::env::current_exe().unwrap())
+                .args(["--ignored", "--exact", worker::NAME])
+                .env(worker::URL, url)
+                .stdin(Stdio::piped())
+                .stdout(Stdio::piped())
+                .spawn()
+                .unwrap();
             let (input, output) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
             let mut output = BufReader::new(output);
             lines_until(&mut output, "ready");

@@ -1,6 +1,4 @@
 //! What the tests on real servers share: stores, load, and the judges of what was answered.
-#![allow(dead_code, reason = "each test binary uses a part of it")]
-#![allow(clippy::unwrap_used, clippy::disallowed_methods, reason = "tests, in real time")]
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use tallygate::{Algorithm, Check, Cost, Counter, Key, Limit, Limiter, ManualClock, MemoryStore, history};
 
-use super::START;
+use crate::START;
 
 const TASKS: u64 = 64;
 const CALLS: u64 = 500;

@@ -9,7 +9,7 @@ use tallygate_server::{Listeners, RunError, Settings, Token};
 use tallygate_testkit::http::{self, Response};
 use tempfile::TempDir;
 
-use crate::running::Running;
+use crate::support::running::Running;
 
 pub const TOKEN: &str = "a token for this test";
 

@@ -1,16 +1,14 @@
 //! Keys live as long as what they hold counts, a little longer, and no longer than that.
-#![allow(clippy::unwrap_used, reason = "tests")]
-
-mod support;
 
 use std::collections::HashMap;
 use std::time::Duration;
 
-use support::{RedisLimiter, every_key_expires, flavours, keys, lifetimes, limit, patient, units, used};
 use tallygate::{Algorithm, Check, Key, Limit, Limiter, ManualClock, MemoryStore, Timestamp};
 use tallygate_testkit::random::Random;
 use tallygate_testkit::wait::{PATIENCE, until};
 use tallygate_testkit::{Flavour, Server};
+
+use crate::support::{RedisLimiter, every_key_expires, flavours, keys, lifetimes, limit, patient, units, used};
 
 /// A limit with a short window, of which a test sees many.
 fn short(random: &mut Random, algorithm: Algorithm) -> Limit {
@@ -96,7 +94,7 @@ async fn a_log_that_was_made_to_fit_lives_as_long_as_its_calls_count() {
     let server = Server::redis().skewed_clock().start();
     let limiter = patient(&server.url()).await;
     let (before, after) = (limit("10/500s sliding_log"), limit("10/1000s sliding_log"));
-    let now = i64::try_from(support::wall_micros()).unwrap();
+    let now = i64::try_from(crate::support::wall_micros()).unwrap();
     let boundary = 1_000_000_000 - now % 1_000_000_000;
     let check = |limit| Check::new(Key::new("log", "s").unwrap(), limit);
     let at = |seconds: i64| server.skew(boundary + seconds * 1_000_000);

@@ -1,14 +1,7 @@
 //! What a store cannot do, it says at once, in words that name the remedy; and it changes nothing.
-#![allow(clippy::unwrap_used, reason = "tests")]
-#![allow(clippy::disallowed_methods, reason = "real servers, in real time")]
 
-mod support;
-
-#[path = "refusals/acl.rs"]
 mod acl;
-#[path = "refusals/address.rs"]
 mod address;
-#[path = "refusals/state.rs"]
 mod state;
 
 use std::time::Duration;

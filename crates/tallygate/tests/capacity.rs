@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tallygate::{Algorithm, Check, Cost, Counter, Key, Limit, Limiter, ManualClock, MemoryStore, Overflow, Source};
 
-use super::START;
+use crate::START;
 
 const CAPACITY: usize = 200;
 const SHARED: usize = 8;

@@ -1,0 +1,13 @@
+//! The memory store, as a program uses it.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on must stop")]
+
+mod capacity; // never more keys than allowed, and no limit reset to make room
+mod conformance; // the properties that every store has
+mod counters; // sums, refusals, expiry
+mod regressions; // bugs that were found
+mod threads; // many threads on one key get exactly the limit
+
+use tallygate::Timestamp;
+
+/// When the clock of most tests starts.
+const START: Timestamp = Timestamp::from_micros(1_700_000_000_000_000);

@@ -1,0 +1,77 @@
+//! Bugs that were found, each with what happened, and edges where there could be more.
+
+use std::time::Duration;
+
+use tallygate::{Algorithm, Check, Cost, Key, Limit, Limiter, ManualClock, MemoryStore, Timestamp, history};
+
+use crate::START;
+
+/// Each change of the numbers rounded what was used up to whole units. With two versions of a limit in use at once, as
+/// during a rolling deployment, nothing was ever regained: no call of 100 in ten seconds passed.
+#[tokio::test]
+async fn two_rates_in_turn_do_not_starve_a_bucket() {
+    let clock = ManualClock::new(START);
+    let limiter = Limiter::new(MemoryStore::builder().clock(clock.clone()).build());
+    let limits: [Limit; 2] = ["1/s burst 5".parse().unwrap(), "2/s burst 5".parse().unwrap()];
+    let key = Key::new("p", "s").unwrap();
+    let mut admitted = 0;
+    for call in 0..100 {
+        let limit = &limits[call % 2];
+        admitted += u64::from(limiter.check_now(Check::new(key, limit)).unwrap().allowed());
+        clock.advance(Duration::from_millis(100));
+    }
+    // Between what the slower and what the faster rate would have given.
+    assert!((5 + 9..=5 + 20).contains(&admitted), "{admitted} calls were admitted");
+}
+
+/// What is used is cut to a smaller capacity, also by a denied call, so that a lowered limit locks nobody out. Two sizes in
+/// use at once therefore admit the difference again with every turn: written down in `docs/guarantees.md`, pinned here.
+#[tokio::test]
+async fn two_sizes_in_turn_admit_their_difference_each_time() {
+    let clock = ManualClock::new(START);
+    let limiter = Limiter::new(MemoryStore::builder().clock(clock).build());
+    let key = Key::new("p", "s").unwrap();
+    let (large, small): (Limit, Limit) = ("100/min".parse().unwrap(), "10/min".parse().unwrap());
+    let take = |limit, cost| limiter.check_now(Check::new(key, limit).cost(Cost::new(cost).unwrap())).unwrap();
+    assert!(take(&large, 100).allowed());
+    for _ in 0..3 {
+        assert!(!take(&small, 1).allowed());
+        assert!(!take(&large, 91).allowed());
+        assert!(take(&large, 90).allowed());
+    }
+}
+
+/// A log's running sums start over at 10^15: two calls of one instant stand astride that, and nobody gains by it.
+#[test]
+fn running_sums_start_over_unnoticed() {
+    let half = Cost::new(500_000_000).unwrap();
+    let limit: Limit = "1000000000/ms sliding_log".parse().unwrap();
+    let clock = ManualClock::new(START);
+    let limiter = Limiter::new(MemoryStore::builder().clock(clock.clone()).build());
+    let check = Check::new(Key::new("p", "s").unwrap(), &limit);
+    let mut records = Vec::new();
+    for _ in 0..1_000_500 {
+        for _ in 0..2 {
+            records.push(history::Record::new(half, &limiter.check_now(check.cost(half)).unwrap()));
+        }
+        let full = limiter.check_now(check).unwrap();
+        assert!(!full.allowed() && full.binding().retry_after() <= Some(limit.window()), "{full:?}");
+        clock.advance(limit.window());
+    }
+    let report = history::bound(&limit, &records);
+    assert!(report.holds(), "{}", report.violations[0]);
+    assert!(report.admitted > 1_000_000_000_000_000);
+    assert!(records.iter().filter(|record| !record.allowed).count() < 600, "more than an instant was lost");
+}
+
+/// Found when written: an instant beyond all time made the sum of it and a window overflow.
+#[tokio::test]
+async fn a_refund_of_a_charge_in_the_future_is_one_of_just_now() {
+    for algorithm in Algorithm::ALL {
+        let limit = Limit::per_hour(5).algorithm(algorithm).build().unwrap();
+        let limiter = Limiter::new(MemoryStore::builder().clock(ManualClock::new(START)).build());
+        let check = Check::new(Key::new("p", "s").unwrap(), &limit);
+        limiter.check(check).await.unwrap();
+        assert_eq!(limiter.refund(check, Some(Timestamp::from_micros(u64::MAX))).await.unwrap(), 1, "{limit}");
+    }
+}

@@ -1,5 +1,4 @@
 //! The decision as JSON: the same members everywhere, in the same order, and no wait rounded down.
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on must stop")]
 
 use std::time::Duration;
 

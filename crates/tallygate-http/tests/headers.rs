@@ -1,5 +1,4 @@
 //! Whatever the names and numbers: headers parse, agree with each other, and never promise too early.
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on must stop")]
 
 use std::time::Duration;
 

@@ -1,5 +1,4 @@
 //! Calls to others that wait for their turn.
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on must stop")]
 
 use std::convert::Infallible;
 use std::sync::{Arc, Mutex};

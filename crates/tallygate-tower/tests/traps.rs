@@ -1,11 +1,10 @@
 //! Known traps, each named once in the log, with its way out.
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on must stop")]
 
 use std::convert::Infallible;
 use std::fmt::{self, Write as _};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Once};
 
 use bytes::Bytes;
 use http::{Request, Response};
@@ -49,8 +48,14 @@ impl<S: Subscriber> tracing_subscriber::Layer<S> for Ear {
     }
 }
 
+/// Tracing remembers for each statement whether a subscriber wants it. While there is only one subscriber, it asks that
+/// of the thread which comes by first, and tests on other threads have none: a subscriber of the whole process that
+/// wants everything stands in for them.
+static PROCESS: Once = Once::new();
+
 impl Heard {
     fn listen() -> Self {
+        PROCESS.call_once(|| tracing::subscriber::set_global_default(tracing_subscriber::registry()).unwrap());
         let lines = Arc::default();
         let ear = Ear(Arc::clone(&lines));
         let guard = tracing::subscriber::set_default(tracing_subscriber::registry().with(ear));

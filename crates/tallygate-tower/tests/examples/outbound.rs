@@ -8,7 +8,7 @@ use tallygate_testkit::http::Response;
 use tallygate_testkit::{Server, Upstream};
 use tokio::time::Instant;
 
-use crate::process::program;
+use super::process::program;
 
 #[test]
 fn three_workers_keep_one_quota() {

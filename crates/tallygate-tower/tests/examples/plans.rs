@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use tallygate_testkit::Server;
 use tallygate_testkit::http::Client;
 
-use crate::process::Listening;
+use super::process::Listening;
 
 /// How often `headers` got through to `copies`, of `calls` from so many connections at once to each copy.
 fn admitted(copies: &[Listening], headers: &[(&str, &str)], connections: usize, calls: usize) -> (u64, u64) {

@@ -4,7 +4,7 @@ use tonic::transport::Endpoint;
 use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_client::HealthClient;
 
-use crate::process::Listening;
+use super::process::Listening;
 
 fn statuses(count: usize, mut call: impl FnMut() -> u16) -> Vec<u16> {
     (0..count).map(|_| call()).collect()

@@ -10,7 +10,7 @@ use http_body_util::Full;
 use tallygate_tower::{Dialect, RateLimit, Rule, Verdict};
 use tower::{Layer, Service, ServiceExt, service_fn};
 
-use crate::rig::{from, send};
+use super::rig::{from, send};
 
 fn layer() -> RateLimit {
     RateLimit::per_client("1/min".parse().unwrap())

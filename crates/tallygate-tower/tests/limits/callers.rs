@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use tallygate::MemoryStore;
 use tallygate_tower::{Caller, RateLimit, Rule, Trust};
 
-use crate::rig::{from, statuses, verdict};
+use super::rig::{from, statuses, verdict};
 
 fn layer(caller: Caller) -> RateLimit {
     RateLimit::new().rule(Rule::new("r", "1/h".parse().unwrap()).by(caller))

@@ -14,7 +14,7 @@ use tallygate_tower::{OnError, RateLimit, Rule};
 use tokio::sync::Semaphore;
 use tower::{Layer, ServiceExt, service_fn};
 
-use crate::rig::{from, send, statuses, verdict};
+use super::rig::{from, send, statuses, verdict};
 
 fn calls(paths: &[&str]) -> Vec<http::Request<()>> {
     paths.iter().map(|path| from("192.0.2.1", path)).collect()

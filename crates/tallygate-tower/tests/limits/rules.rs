@@ -6,7 +6,7 @@ use http::Request;
 use tallygate::{Cost, Descriptor, Domain, Limit, Mode, OnError, Policy, PolicySet, Rules};
 use tallygate_tower::{Caller, ClientAddress, RateLimit, Rule};
 
-use crate::rig::{from, send, statuses, verdict};
+use super::rig::{from, send, statuses, verdict};
 
 fn limit(text: &str) -> Limit {
     text.parse().unwrap()

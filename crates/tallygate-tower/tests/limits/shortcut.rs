@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use tallygate::{ManualClock, MemoryStore, Timestamp};
 use tallygate_tower::{Dialect, Mode, Prefixes, RateLimit, Rule};
 
-use crate::rig::send;
+use super::rig::send;
 
 #[derive(Debug, Clone)]
 struct Call {

@@ -4,9 +4,9 @@ use proptest::prelude::*;
 use tallygate_config::Config;
 
 const FILES: [&str; 3] = [
-    include_str!("../../../../examples/policies/tallygate.yaml"),
-    include_str!("../../../../examples/policies/envoy.yaml"),
-    include_str!("../../../../examples/policies/limitador.yaml"),
+    include_str!("../../../examples/policies/tallygate.yaml"),
+    include_str!("../../../examples/policies/envoy.yaml"),
+    include_str!("../../../examples/policies/limitador.yaml"),
 ];
 
 /// What a file may be made of where chance would take long to find it.

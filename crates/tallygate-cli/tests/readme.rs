@@ -11,7 +11,7 @@ fn without_times(line: &str) -> &str {
 
 #[test]
 fn the_examples_answer_as_the_readme_says() {
-    let readme = include_str!("../../../../README.md");
+    let readme = include_str!("../../../README.md");
     let server = Server::redis().start();
     let mut run = 0;
     for block in readme.split("```console\n").skip(1) {

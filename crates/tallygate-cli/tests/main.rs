@@ -1,17 +1,18 @@
 //! The binary as its users meet it: arguments in; text, JSON and exit codes out.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on must stop")]
 
-mod audit;
-mod bad_input;
-mod check;
-mod counter;
-mod demo;
-mod explain;
-mod readme;
-mod serve;
-mod shared;
-mod trouble;
-mod validate;
-mod verify;
+mod audit; // what it finds, what it repairs, and what it leaves alone
+mod bad_input; // what is refused, and what no input can do to a terminal
+mod check; // `check`, `peek`, `refund`, `reset`
+mod counter; // `counter`
+mod demo; // the facts in the picture
+mod explain; // which policies apply, why, and that nothing is charged
+mod readme; // the console examples of the README
+mod serve; // the binary as a server: signals, reload, logs
+mod shared; // the commands on a real server
+mod trouble; // stores that cannot be used: exit code 2
+mod validate; // `validate` and `schema`
+mod verify; // it holds on every kind of server, and says so when it does not
 
 use std::ffi::OsStr;
 use std::process::{Command, Output};

@@ -1,0 +1,30 @@
+//! The layer around a service, in real servers, and in the examples.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on must stop")]
+
+mod outbound; // calls to others that wait for their turn
+mod traps; // known mistakes, each logged once with its remedy
+
+/// The examples, as processes of their own.
+mod examples {
+    mod outbound; // workers that share a third party's quota
+    mod plans; // copies of one service on one Redis
+    mod process; // running an example
+    mod services; // the examples that need one process
+}
+
+/// The layer around a service, as a program uses it.
+mod limits {
+    mod answers; // what callers are told
+    mod callers; // who is calling, and who only claims to be
+    mod counting; // only failures, or only successes
+    mod rig; // a service to limit, and requests to send
+    mod rules; // how much, for whom, when
+    mod shortcut; // the fast path answers as the general one
+}
+
+/// The layer in real servers, over real ports.
+mod servers {
+    mod axum; // in axum, however it is put there
+    mod hyper; // without a framework
+    mod tonic; // as tonic's own client sees it
+}

@@ -24,7 +24,7 @@ pub fn run(args: &[String]) -> Result<()> {
 
     let ready = setup::run()?;
     let mut command =
-        run::cargo(&["test", "--release", "-p", "tallygate-testkit", "--test", "twins", "--", "--nocapture"]);
+        run::cargo(&["test", "--release", "-p", "tallygate-redis", "--test", "tests", "--", "--nocapture", "twins::"]);
     command.env("TALLYGATE_TWINS_STEPS", steps.to_string());
     if let Some(algorithm) = algorithm {
         command.env("TALLYGATE_TWINS_ALGORITHM", algorithm);

@@ -13,9 +13,9 @@ use http::{HeaderMap, HeaderValue, Method};
 use serde_json::{Value, json};
 use tallygate::Policy;
 
+use crate::accept::ListenStats;
 use crate::app::App;
-use crate::http::{authorize, livez, not_allowed, not_found, ok, problem_response, readyz};
-use crate::listen::ListenStats;
+use crate::edge::{authorize, livez, not_allowed, not_found, ok, problem_response, readyz};
 use crate::metrics::Sources;
 use crate::reload::{Reloaded, Reloader};
 use http::StatusCode;

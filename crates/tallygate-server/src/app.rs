@@ -1,16 +1,25 @@
-//! What every edge shares: the policies in force, the store, and the one way from a call to a verdict.
+//! What every edge shares: the policies in force, the store, and the one way from a question to an answer.
+
+use std::sync::Arc;
 
 use arc_swap::ArcSwap;
-use tallygate::{Ask, InvalidCheck, Limiter, MemoryStore, Outcome, StoreError, Verdict};
+use tallygate::{CheckError, Limiter, MemoryStore, PolicySet, Store, StoreError};
 use tallygate_http::{Dialect, Trust};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use crate::metrics::{Api, CallCounters, CallOutcome};
-use crate::policies::Loaded;
+use crate::answer::{Answer, AnswerError};
+use crate::decision_event::{Api, Asked, DecisionEvent};
+use crate::loaded::Loaded;
+use crate::metrics::CallCounters;
+use crate::question::{About, AdHoc, Question, Verb};
+use crate::settings::Settings;
 use crate::store::{Condition, ServedStore};
-use crate::telemetry::Decided;
+use crate::telemetry;
 use crate::token::Token;
+
+/// How many callers `on_error: local` tells apart; those beyond share states.
+const LOCAL_KEYS: usize = 100_000;
 
 /// What every edge shares.
 #[derive(Debug)]
@@ -30,35 +39,80 @@ pub(crate) struct App {
 }
 
 impl App {
+    pub(crate) fn new(store: ServedStore, policies: PolicySet, settings: &Settings) -> Arc<Self> {
+        Arc::new(Self {
+            policies: ArcSwap::from_pointee(Loaded::new(policies, None)),
+            limiter: Limiter::new(store),
+            local: MemoryStore::builder().capacity(LOCAL_KEYS).build(),
+            calls: CallCounters::default(),
+            dialect: settings.dialect,
+            trust: settings.trust.clone(),
+            token: settings.token.clone(),
+            draining: watch::Sender::new(false),
+        })
+    }
+
     pub(crate) fn store(&self) -> &ServedStore {
         self.limiter.store()
     }
 
-    /// Decides a call and counts what became of it. `deadline` is the caller's own, if it is known.
-    pub(crate) async fn decide(
+    /// Answers a question, and tells every observer. `deadline` is the caller's own, if it is known.
+    pub(crate) async fn answer<'q>(
         &self,
         api: Api,
-        domain: &str,
-        asks: &[Ask],
+        question: &'q Question,
         deadline: Option<Instant>,
-    ) -> Result<Verdict, InvalidCheck> {
+    ) -> Result<Answer<'q>, AnswerError> {
         let began = Instant::now();
+        // Loaded once: under a second set, the domain that was found in the first could be gone, and with it its limits.
         let loaded = self.policies.load_full();
-        let decided = match deadline {
-            Some(deadline) => loaded.set.decide(&self.store().within(deadline), &self.local, domain, asks).await,
-            None => loaded.set.decide(self.store(), &self.local, domain, asks).await,
-        };
-        let outcome = match &decided {
-            Ok(verdict) => {
-                loaded.count(verdict);
-                CallOutcome::from(verdict.outcome())
+        let result = self.decide(&loaded.set, api, question, deadline).await;
+        let asked = Asked { question, result: &result, took: began.elapsed() };
+        self.observe(&loaded, &DecisionEvent::answered(api, asked));
+        result
+    }
+
+    /// Tells every observer of a call that could not be read.
+    pub(crate) fn reject(&self, api: Api) {
+        self.observe(&self.policies.load(), &DecisionEvent::unreadable(api));
+    }
+
+    fn observe(&self, loaded: &Loaded, event: &DecisionEvent<'_>) {
+        self.calls.observe(event);
+        loaded.observe(event);
+        telemetry::observe(event);
+    }
+
+    async fn decide<'q>(
+        &self,
+        set: &PolicySet,
+        api: Api,
+        question: &'q Question,
+        deadline: Option<Instant>,
+    ) -> Result<Answer<'q>, AnswerError> {
+        let (verb, store) = (question.verb, self.store());
+        let (domain, asks) = match &question.about {
+            About::Policies { domain, asks } => (domain, asks),
+            About::AdHoc(asked) => {
+                let answer = match deadline {
+                    Some(deadline) => ad_hoc(&Limiter::new(store.within(deadline)), verb, asked).await,
+                    None => ad_hoc(&self.limiter, verb, asked).await,
+                };
+                return Ok(answer?);
             }
-            Err(_) => CallOutcome::Invalid,
         };
-        let took = began.elapsed();
-        self.calls.count(api, outcome, took);
-        Decided { api, domain, outcome, verdict: decided.as_ref().ok(), took }.tell();
-        decided
+        if set.domain(domain).is_none() && !api.allows_unknown_domains() {
+            return Err(AnswerError::unknown_domain(set, domain));
+        }
+        if verb == Verb::Reset {
+            let forgotten = set.reset(store, domain, asks).await;
+            return Ok(Answer::Forgotten(forgotten.map_err(CheckError::from)?));
+        }
+        let verdict = match deadline {
+            Some(deadline) => set.decide(&store.within(deadline), &self.local, domain, asks).await,
+            None => set.decide(store, &self.local, domain, asks).await,
+        };
+        Ok(Answer::Verdict(verdict.map_err(CheckError::from)?))
     }
 
     /// Whether the server goes on, or is about to stop.
@@ -85,12 +139,15 @@ pub(crate) enum NotReady {
     StoreDown(StoreError),
 }
 
-impl From<Outcome> for CallOutcome {
-    fn from(outcome: Outcome) -> Self {
-        match outcome {
-            Outcome::Allowed => Self::Allowed,
-            Outcome::Denied => Self::Denied,
-            Outcome::Unavailable => Self::Unavailable,
-        }
-    }
+async fn ad_hoc<'q, S: Store>(limiter: &Limiter<S>, verb: Verb, asked: &'q AdHoc) -> Result<Answer<'q>, CheckError> {
+    let check = asked.check();
+    Ok(match verb {
+        Verb::Check => Answer::Decision(asked, limiter.check(check).await?),
+        Verb::Peek => Answer::Decision(asked, limiter.peek(&[check]).await?),
+        Verb::Refund => Answer::Refunded(asked, limiter.refund(check, asked.charged_at).await?),
+        Verb::Reset => Answer::Forgotten(limiter.reset(check).await?.into()),
+    })
 }
+
+#[cfg(test)]
+mod tests;

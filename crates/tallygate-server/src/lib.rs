@@ -16,21 +16,34 @@
 mod run;
 mod settings;
 
+mod accept;
+mod http;
+
+mod edge;
+mod question;
+
 mod app;
-mod policies;
+mod loaded;
+
+mod answer;
+mod decision_event;
 
 mod admin;
-mod http;
-mod rls;
-
-pub mod listen;
 mod metrics;
 mod reload;
 pub mod store;
 pub mod telemetry;
 mod token;
 
+mod escape;
 mod histogram;
+mod labels;
+
+/// Ports: binding and serving them, and their limits, certificates and figures.
+pub mod listen {
+    pub use crate::accept::{BindError, ListenSettings, ListenStats, Listener, Tls, TlsError, TlsSettings};
+    pub use crate::http::serve;
+}
 
 #[doc(hidden)] // For tests that speak to the server; not an interface.
 pub mod proto;

@@ -4,56 +4,13 @@ mod text;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
-use std::time::Duration;
 
+use crate::accept::ListenStats;
+use crate::answer::AnswerError;
 use crate::app::App;
+use crate::decision_event::{Api, CallOutcome, DecisionEvent};
 use crate::histogram::Histogram;
-use crate::listen::ListenStats;
 use text::Exposition;
-
-/// How a call came in.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Api {
-    Http,
-    Json,
-    ForwardAuth,
-    Rls,
-}
-
-/// What became of a call.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum CallOutcome {
-    Allowed,
-    Denied,
-    Unavailable,
-    Invalid,
-}
-
-impl Api {
-    const ALL: [Self; 4] = [Self::Http, Self::Json, Self::ForwardAuth, Self::Rls];
-
-    fn name(self) -> &'static str {
-        match self {
-            Self::Http => "http",
-            Self::Json => "json",
-            Self::ForwardAuth => "forward_auth",
-            Self::Rls => "rls",
-        }
-    }
-}
-
-impl CallOutcome {
-    const ALL: [Self; 4] = [Self::Allowed, Self::Denied, Self::Unavailable, Self::Invalid];
-
-    fn name(self) -> &'static str {
-        match self {
-            Self::Allowed => "allowed",
-            Self::Denied => "denied",
-            Self::Unavailable => "unavailable",
-            Self::Invalid => "invalid",
-        }
-    }
-}
 
 /// Calls by how they came in and what became of them.
 #[derive(Debug, Default)]
@@ -63,14 +20,13 @@ pub(crate) struct CallCounters {
 }
 
 impl CallCounters {
-    pub(crate) fn count(&self, api: Api, outcome: CallOutcome, took: Duration) {
-        self.outcomes[api as usize][outcome as usize].fetch_add(1, Relaxed);
-        self.durations[api as usize].observe(took);
-    }
-
-    /// A call that was refused before there was anything to decide.
-    pub(crate) fn count_invalid(&self, api: Api) {
-        self.outcomes[api as usize][CallOutcome::Invalid as usize].fetch_add(1, Relaxed);
+    pub(crate) fn observe(&self, event: &DecisionEvent<'_>) {
+        self.outcomes[event.api as usize][event.outcome as usize].fetch_add(1, Relaxed);
+        // Only what was decided, or tried to: an unknown domain is refused at once, and would flatter the histogram.
+        if let Some(asked) = event.asked.filter(|asked| !matches!(asked.result, Err(AnswerError::UnknownDomain { .. })))
+        {
+            self.durations[event.api as usize].observe(asked.took);
+        }
     }
 }
 
@@ -109,58 +65,54 @@ impl Sources<'_> {
 
     fn policies(&self, page: &mut Exposition) {
         let loaded = self.app.policies.load();
-        let policies = || loaded.set.policies().zip(&loaded.counters);
-        let name = |policy: &'_ tallygate::Policy| [policy.domain().to_owned(), policy.name().to_owned()];
+        // With the labels that all samples of a policy have.
+        let policies = || {
+            let policies = loaded.set.policies().zip(&loaded.counters);
+            policies.map(|(policy, counters)| {
+                ([("domain", policy.domain()), ("policy", policy.name())], policy.limit(), counters)
+            })
+        };
+        let limits = || policies().filter_map(|(labels, limit, _)| Some((labels, limit?)));
         page.counter("tallygate_decisions_total", "Rulings of a policy, by outcome and by where the answer came from.");
-        for (policy, counters) in policies() {
-            let [domain, name] = name(policy);
+        for ([domain, policy], _, counters) in policies() {
             for (outcome, source, count) in counters.decisions() {
-                let source = source.name();
-                page.sample(
-                    &[("domain", &domain), ("policy", &name), ("outcome", outcome.name()), ("source", source)],
-                    count,
-                );
+                page.sample(&[domain, policy, ("outcome", outcome.name()), ("source", source.name())], count);
             }
         }
         page.counter("tallygate_units_total", "Units that calls asked for, by what became of them.");
-        for (policy, counters) in policies() {
-            let [domain, name] = name(policy);
+        for ([domain, policy], _, counters) in policies() {
             for (outcome, count) in counters.units() {
-                page.sample(&[("domain", &domain), ("policy", &name), ("outcome", outcome.name())], count);
+                page.sample(&[domain, policy, ("outcome", outcome.name())], count);
             }
         }
         page.counter("tallygate_near_limit_total", "Allowed calls that left a limit nearly used up.");
-        for (policy, counters) in policies() {
-            let [domain, name] = name(policy);
-            page.sample(&[("domain", &domain), ("policy", &name)], counters.near());
+        for (labels, _, counters) in policies() {
+            page.sample(&labels, counters.near());
         }
         page.counter("tallygate_refunded_units_total", "Units that were given back.");
-        for (policy, counters) in policies() {
-            let [domain, name] = name(policy);
-            page.sample(&[("domain", &domain), ("policy", &name)], counters.refunded());
+        for (labels, _, counters) in policies() {
+            page.sample(&labels, counters.refunded());
         }
         page.gauge("tallygate_limit_units", "The most that a policy allows at one instant.");
-        for (policy, limit) in policies().filter_map(|(policy, _)| Some((policy, policy.limit()?))) {
-            let [domain, name] = name(policy);
-            page.sample(&[("domain", &domain), ("policy", &name)], limit.capacity());
+        for (labels, limit) in limits() {
+            page.sample(&labels, limit.capacity());
         }
         page.gauge("tallygate_limit_window_seconds", "The window of a policy's limit.");
-        for (policy, limit) in policies().filter_map(|(policy, _)| Some((policy, policy.limit()?))) {
-            let [domain, name] = name(policy);
-            page.sample(&[("domain", &domain), ("policy", &name)], limit.window().as_secs_f64());
+        for (labels, limit) in limits() {
+            page.sample(&labels, limit.window().as_secs_f64());
         }
     }
 
     fn calls(&self, page: &mut Exposition) {
         let calls = &self.app.calls;
         page.counter("tallygate_calls_total", "Calls by how they came in and what became of them.");
-        for (api, outcomes) in Api::ALL.into_iter().zip(&calls.outcomes) {
-            for (outcome, count) in CallOutcome::ALL.into_iter().zip(outcomes) {
+        for (api, outcomes) in Api::ALL.iter().zip(&calls.outcomes) {
+            for (outcome, count) in CallOutcome::ALL.iter().zip(outcomes) {
                 page.sample(&[("api", api.name()), ("outcome", outcome.name())], count.load(Relaxed));
             }
         }
         page.histogram("tallygate_decision_duration_seconds", "From a call to its verdict.");
-        for (api, histogram) in Api::ALL.into_iter().zip(&calls.durations) {
+        for (api, histogram) in Api::ALL.iter().zip(&calls.durations) {
             page.distribution(&[("api", api.name())], histogram);
         }
     }
@@ -187,10 +139,7 @@ impl Sources<'_> {
         page.sample(&[], audit.keys);
         page.gauge("tallygate_keys_without_ttl", "Keys that would never expire: there must be none.");
         page.sample(&[], audit.keys_without_ttl);
-        page.gauge(
-            "tallygate_store_evicted_keys",
-            "Keys the store dropped for want of memory: each may have freed a caller.",
-        );
+        page.gauge("tallygate_store_evicted_keys", "Keys evicted by the store; each eviction resets a limit.");
         page.sample(&[], audit.evicted_keys);
         page.gauge("tallygate_audit_last_success_timestamp_seconds", "When the store was last looked through.");
         page.sample(&[], audit.finished_at.as_micros() / 1_000_000);
@@ -204,10 +153,7 @@ impl Sources<'_> {
         page.sample(&[], 1 - reloads.last_failed.load(Relaxed).min(1));
         page.gauge("tallygate_config_last_reload_timestamp_seconds", "When the files were last read.");
         page.sample(&[], reloads.last_at.load(Relaxed));
-        page.counter(
-            "tallygate_config_reloads_total",
-            "Readings of the files after the first, by what became of them.",
-        );
+        page.counter("tallygate_config_reloads_total", "Configuration reloads, by outcome.");
         let outcomes =
             [("applied", &reloads.applied), ("unchanged", &reloads.unchanged), ("refused", &reloads.refused)];
         for (outcome, count) in outcomes {

@@ -10,10 +10,10 @@ use tokio::sync::{Mutex, Notify};
 use tokio::task::spawn_blocking;
 use tokio_util::sync::CancellationToken;
 
+use crate::accept::Tls;
 use crate::app::App;
-use crate::listen::Tls;
+use crate::loaded::Loaded;
 use crate::metrics::ReloadCounters;
-use crate::policies::Loaded;
 use crate::run::Event;
 
 /// How often the files are looked at. Policies are small: reading them costs less than a decision, and unlike being told

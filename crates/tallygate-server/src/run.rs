@@ -4,23 +4,18 @@ use std::future::Future;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use arc_swap::ArcSwap;
-use tallygate::{Limiter, MemoryStore};
 use tallygate_config::{Config, Findings};
 use tallygate_redis::ConnectError;
-use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
+use crate::accept::{ListenSettings, ListenStats, Listener, Tls, TlsError};
 use crate::admin::{self, Admin};
 use crate::app::App;
-use crate::listen::{self, ListenSettings, ListenStats, Listener, Tls, TlsError};
-use crate::metrics::CallCounters;
-use crate::policies::Loaded;
 use crate::reload::Reloader;
 use crate::settings::Settings;
 use crate::store::ServedStore;
-use crate::{http, rls};
+use crate::{edge, http};
 
 /// The bound ports of a server; one that is `None` is not served.
 #[derive(Debug, Default)]
@@ -71,9 +66,6 @@ pub enum RunError {
     },
 }
 
-/// How many callers are told apart while the store is away; those beyond share states.
-const LOCAL_KEYS: usize = 100_000;
-
 /// In bytes: more than all headers that a proxy accepts, many times over.
 const LARGEST_MESSAGE: usize = 1024 * 1024;
 
@@ -95,16 +87,7 @@ pub async fn run(
         tracing::warn!("{warning}");
     }
     let tls = settings.tls.clone().map(Tls::load).transpose()?;
-    let app = Arc::new(App {
-        limiter: Limiter::new(ServedStore::start(settings.store.clone())?),
-        policies: ArcSwap::from_pointee(Loaded::new(config.policies, None)),
-        local: MemoryStore::builder().capacity(LOCAL_KEYS).build(),
-        calls: CallCounters::default(),
-        dialect: settings.dialect,
-        trust: settings.trust.clone(),
-        token: settings.token.clone(),
-        draining: watch::Sender::new(false),
-    });
+    let app = App::new(ServedStore::start(settings.store.clone())?, config.policies, &settings);
     let on_event = Arc::clone(&settings.on_event);
     let (path, texts) = (settings.policies.clone(), texts.unwrap_or_default());
     let reloader = Reloader::new(Arc::clone(&app), path, texts, tls.clone(), Arc::clone(&on_event));
@@ -118,8 +101,8 @@ pub async fn run(
     // What a proxy forwards of long headers must not become an error: it would let the request pass.
     let grpc = ListenSettings { max_body: LARGEST_MESSAGE, ..settings.listen.clone() };
     let routers = [
-        (listeners.http, settings.listen.clone(), http::router(Arc::clone(&app))),
-        (listeners.grpc, grpc.clone(), rls::router(Arc::clone(&app), &grpc)),
+        (listeners.http, settings.listen.clone(), edge::router(Arc::clone(&app))),
+        (listeners.grpc, grpc.clone(), edge::rls::router(Arc::clone(&app), &grpc)),
         (listeners.admin, settings.listen.clone(), admin::router(admin)),
     ];
     let traced = |router| match &settings.traces {
@@ -130,7 +113,7 @@ pub async fn run(
     for ((listener, listen, router), (name, stats)) in routers.into_iter().zip(stats.to_vec()) {
         let Some(listener) = listener else { continue };
         let (router, tls, stop) = (traced(router), tls.clone(), stop.clone());
-        servers.spawn(async move { listen::serve(listener, name, router, &listen, tls, stop, stats).await });
+        servers.spawn(async move { http::serve(listener, name, router, &listen, tls, stop, stats).await });
     }
     on_event(Event::Ready);
 

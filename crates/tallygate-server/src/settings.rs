@@ -8,7 +8,7 @@ use tallygate_http::{Dialect, Trust, TrustedProxies};
 use tokio::sync::Notify;
 
 use crate::Event;
-use crate::listen::{ListenSettings, TlsSettings};
+use crate::accept::{ListenSettings, TlsSettings};
 use crate::store::StoreSpec;
 use crate::telemetry::Traces;
 use crate::token::Token;

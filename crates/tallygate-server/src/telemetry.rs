@@ -1,20 +1,15 @@
 //! What the server says while it runs: lines for operators, and spans for a collector.
 
-#[cfg(test)]
-mod collector;
-mod decided;
+mod decision_log;
 mod encode;
-mod escape;
 mod exporter;
 mod filter;
-mod lines;
-mod on_error;
+mod http_client;
+mod log_format;
+mod log_throttle;
 mod otlp;
-mod post;
 mod propagate;
-#[cfg(test)]
-mod scene;
-mod subject;
+mod pseudonym;
 #[cfg(test)]
 mod tests;
 mod trace_parent;
@@ -26,13 +21,19 @@ use std::time::SystemTime;
 
 use tracing_subscriber::layer::SubscriberExt;
 
-pub(crate) use decided::Decided;
 pub use otlp::{OtlpSettings, SampleRatio};
 pub use trace_parent::TraceParent;
 pub use traces::Traces;
 
+use crate::decision_event::DecisionEvent;
 use exporter::Exporter;
-use lines::Lines;
+use log_format::Lines;
+
+/// Logs and traces what happened to a call.
+pub(crate) fn observe(event: &DecisionEvent<'_>) {
+    decision_log::observe(event);
+    propagate::observe(event);
+}
 
 /// What is written to stderr, and whether spans are sent.
 #[derive(Debug, Clone)]

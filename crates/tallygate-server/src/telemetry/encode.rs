@@ -6,6 +6,7 @@ use std::time::{Duration, SystemTime};
 use serde::Serialize;
 
 use super::traces::{Span, random_name};
+use crate::decision_event::CallOutcome;
 
 /// OTLP's number for a span of a server.
 const SERVER: u8 = 2;
@@ -106,13 +107,10 @@ fn attribute<'a>(key: &'static str, text: &'a str) -> Attribute<'a> {
 
 impl<'a> From<&'a Span> for SpanJson<'a> {
     fn from(span: &'a Span) -> Self {
-        let mut attributes = vec![
-            attribute("tallygate.domain", &span.domain),
-            attribute("tallygate.outcome", span.outcome),
-            attribute("tallygate.api", span.api),
-        ];
-        attributes
-            .extend(span.binding_policy.as_ref().map(|policy| attribute("tallygate.binding_policy", policy.name())));
+        let mut attributes =
+            vec![attribute("tallygate.outcome", span.outcome.name()), attribute("tallygate.api", span.api.name())];
+        let optional = [("tallygate.domain", &span.domain), ("tallygate.binding_policy", &span.binding_policy)];
+        attributes.extend(optional.into_iter().filter_map(|(key, text)| Some(attribute(key, text.as_deref()?))));
         let ended = span.ended_at.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let nanos = |since: Duration| since.as_nanos().to_string();
         Self {
@@ -120,12 +118,12 @@ impl<'a> From<&'a Span> for SpanJson<'a> {
             span_id: format!("{:016x}", span.span_id),
             parent_span_id: span.parent.map(|parent| format!("{parent:016x}")),
             flags: span.parent.map_or(FLAGS, |_| FLAGS | REMOTE),
-            name: "check",
+            name: span.verb.name(),
             kind: SERVER,
             start_time_unix_nano: nanos(ended.saturating_sub(span.took)),
             end_time_unix_nano: nanos(ended),
             attributes,
-            status: (span.outcome == "unavailable")
+            status: (span.outcome == CallOutcome::Unavailable)
                 .then_some(Status { code: ERROR, message: "the store could not answer, and the policy denies then" }),
         }
     }

@@ -11,7 +11,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::otlp::Endpoint;
 use super::traces::{Counts, Span};
-use super::{OtlpSettings, Traces, encode, post};
+use super::{OtlpSettings, Traces, encode, http_client};
 
 /// The most spans in one request.
 pub(super) const MOST: usize = 512;
@@ -107,7 +107,7 @@ impl Sending {
     /// Hands the batch over once. A collector that cannot take it now is not asked again: by then there are newer ones.
     async fn send(&mut self, batch: &mut Vec<Span>) {
         let count = batch.len() as u64;
-        let posted = post::post(&self.endpoint, &encode::request(batch)).await;
+        let posted = http_client::post(&self.endpoint, encode::request(batch)).await;
         batch.clear();
         let rejected = posted.as_ref().map_or(count, |rejected| (*rejected).min(count));
         self.counts.exported.fetch_add(count - rejected, Relaxed);

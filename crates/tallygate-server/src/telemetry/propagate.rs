@@ -7,8 +7,8 @@ use http::Request;
 use tokio::task::futures::TaskLocalFuture;
 use tower::{Layer, Service};
 
-use super::decided::Decided;
 use super::{TraceParent, Traces};
+use crate::decision_event::DecisionEvent;
 
 tokio::task_local! {
     /// Set while a request is handled by a router that was wrapped.
@@ -22,9 +22,9 @@ pub(super) struct Scope {
 }
 
 /// Traces a decision if it is made inside a wrapped router.
-pub(super) fn record(decided: &Decided<'_>) {
+pub(super) fn observe(event: &DecisionEvent<'_>) {
     // Outside there is no scope, and no trace is wanted.
-    let _ = SCOPE.try_with(|scope| scope.traces.record(scope.parent, decided));
+    let _ = SCOPE.try_with(|scope| scope.traces.record(scope.parent, event));
 }
 
 impl Traces {

@@ -1,5 +1,8 @@
 //! Spans from a request to a collector, over real sockets.
 
+mod collector;
+pub(super) mod scene;
+
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
@@ -17,11 +20,11 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tower::ServiceExt;
 
-use super::collector::{Collector, FINE};
 use super::exporter::{EVERY, Exporter, FLUSH, MOST};
-use super::scene::Scene;
 use super::traces::Counts;
 use super::{Format, LogSettings, OtlpSettings, TelemetryError, TraceParent, Traces};
+use collector::{Collector, FINE};
+use scene::Scene;
 
 const SUBJECT: &str = "alice@example.org";
 const PARENT: &str = "00-0123456789abcdef0123456789abcdef-00000000000000ff-01";
@@ -29,8 +32,8 @@ const PARENT: &str = "00-0123456789abcdef0123456789abcdef-00000000000000ff-01";
 /// `/` decides a call; `/down` decides one while the store is down.
 fn router(scene: Arc<Scene>) -> Router {
     let other = Arc::clone(&scene);
-    let call = async move || assert!(scene.call(SUBJECT).await.store_error().is_none());
-    let vain = async move || assert!(other.call_in_vain(SUBJECT).await.store_error().is_some());
+    let call = async move || assert!(scene.call(SUBJECT).await.unwrap().into_verdict().store_error().is_none());
+    let vain = async move || assert!(other.call_in_vain(SUBJECT).await.unwrap().into_verdict().store_error().is_some());
     Router::new().route("/", get(call)).route("/down", get(vain))
 }
 
@@ -46,9 +49,9 @@ async fn request(router: &Router, path: &str, traceparent: Option<&str>) {
 /// Records `count` spans of one decision, without ever giving way to another task.
 async fn record(traces: &Traces, count: usize) {
     let scene = Scene::new("api", OnError::Deny);
-    let verdict = scene.call(SUBJECT).await;
+    let result = scene.call(SUBJECT).await;
     for _ in 0..count {
-        traces.record(None, &scene.decided(&verdict));
+        traces.record(None, &scene.event(&result));
     }
 }
 
@@ -97,9 +100,9 @@ async fn a_decision_becomes_a_span_under_the_callers() {
         assert_eq!(span.span_id.len(), 8);
         assert_eq!(span.end_time_unix_nano - span.start_time_unix_nano, 1_500_000);
         let expected = [
-            ("tallygate.domain", "api"),
             ("tallygate.outcome", outcome),
             ("tallygate.api", "http"),
+            ("tallygate.domain", "api"),
             ("tallygate.binding_policy", "per-user"),
         ];
         assert_eq!(texts(&span.attributes), expected);

@@ -5,11 +5,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, SystemTime};
 
-use tallygate::Policy;
 use tokio::sync::mpsc;
 
-use super::decided::Decided;
 use super::{SampleRatio, TraceParent, wall_clock};
+use crate::decision_event::{Api, CallOutcome, DecisionEvent};
+use crate::question::Verb;
 
 /// Traces decisions. Clones share one queue.
 #[derive(Debug, Clone)]
@@ -39,10 +39,12 @@ pub(super) struct Span {
     pub(super) parent: Option<u64>,
     pub(super) ended_at: SystemTime,
     pub(super) took: Duration,
-    pub(super) api: &'static str,
-    pub(super) outcome: &'static str,
-    pub(super) domain: Box<str>,
-    pub(super) binding_policy: Option<Arc<Policy>>,
+    pub(super) verb: Verb,
+    pub(super) api: Api,
+    pub(super) outcome: CallOutcome,
+    /// `None` for ad hoc questions.
+    pub(super) domain: Option<Box<str>>,
+    pub(super) binding_policy: Option<Box<str>>,
 }
 
 impl Traces {
@@ -66,7 +68,8 @@ impl Traces {
     }
 
     /// Queues a span of the decision if its trace is sampled: as the parent says, else by the ratio. Never waits.
-    pub(super) fn record(&self, parent: Option<TraceParent>, decided: &Decided<'_>) {
+    pub(super) fn record(&self, parent: Option<TraceParent>, event: &DecisionEvent<'_>) {
+        let Some(asked) = event.asked else { return };
         let ids = &self.0.ids;
         let trace_id = match parent {
             Some(parent) if parent.sampled() => parent.trace_id,
@@ -89,14 +92,12 @@ impl Traces {
             span_id: ids.next(),
             parent: parent.map(|parent| parent.span_id),
             ended_at: wall_clock(),
-            took: decided.took,
-            api: decided.api_name(),
-            outcome: decided.outcome_name(),
-            domain: shortened(decided.domain).into(),
-            binding_policy: decided
-                .verdict
-                .and_then(|verdict| verdict.binding())
-                .map(|ruling| Arc::clone(ruling.policy())),
+            took: asked.took,
+            verb: asked.question.verb,
+            api: event.api,
+            outcome: event.outcome,
+            domain: asked.question.domain().map(|domain| shortened(domain).into()),
+            binding_policy: asked.binding().map(|binding| binding.policy.into()),
         });
     }
 }

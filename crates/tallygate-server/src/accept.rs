@@ -1,0 +1,219 @@
+//! The accept loop of every listener, whatever its protocol: connection limits, TLS and drain.
+
+mod settings;
+mod slots;
+mod stats;
+mod tls;
+
+use std::future::Future;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+pub use self::settings::ListenSettings;
+pub use self::stats::ListenStats;
+pub use self::tls::{Tls, TlsError, TlsSettings};
+
+use self::slots::{Slot, Slots};
+
+/// Connections the kernel keeps for us while we are busy accepting.
+const BACKLOG: u32 = 1024;
+/// Descriptors that ran out come back as connections end; accepting again at once would only burn a core.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+/// How many connections may be told at once that there is no room.
+const MAX_TURNED_AWAY: usize = 64;
+
+/// A bound port, not yet served.
+#[derive(Debug)]
+pub struct Listener {
+    inner: TcpListener,
+    local: SocketAddr,
+}
+
+/// Why a port could not be had.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot listen on {addr}: {source}; {}", remedy(.source))]
+pub struct BindError {
+    addr: SocketAddr,
+    source: io::Error,
+}
+
+fn remedy(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::AddrInUse => "stop the process that listens there, or choose another port",
+        io::ErrorKind::AddrNotAvailable => "name an address that this machine has, or 0.0.0.0 for all of them",
+        io::ErrorKind::PermissionDenied => "choose a port above 1023, or grant CAP_NET_BIND_SERVICE",
+        _ => "choose another address",
+    }
+}
+
+impl Listener {
+    /// Binds `addr`; port 0 takes a free one. Must be called within a Tokio runtime.
+    pub fn bind(addr: SocketAddr) -> Result<Self, BindError> {
+        let bound = || {
+            let socket = if addr.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
+            // Elsewhere than on Unix this would let two processes share the port.
+            #[cfg(unix)]
+            socket.set_reuseaddr(true)?;
+            socket.bind(addr)?;
+            let inner = socket.listen(BACKLOG)?;
+            Ok(Self { local: inner.local_addr()?, inner })
+        };
+        bound().map_err(|source| BindError { addr, source })
+    }
+
+    /// Takes over a socket that is bound already, as socket activation hands it out.
+    /// Must be called within a Tokio runtime.
+    pub fn from_std(listener: std::net::TcpListener) -> io::Result<Self> {
+        listener.set_nonblocking(true)?;
+        let local = listener.local_addr()?;
+        Ok(Self { inner: TcpListener::from_std(listener)?, local })
+    }
+
+    /// Where it listens: with the port the system chose.
+    pub fn local_addr(&self) -> SocketAddr {
+        self.local
+    }
+
+    /// Whether only this machine can reach it.
+    pub fn is_loopback(&self) -> bool {
+        self.local.ip().to_canonical().is_loopback()
+    }
+}
+
+/// What all connections of one listener share.
+#[derive(Debug)]
+pub(crate) struct Port {
+    pub(crate) name: &'static str,
+    pub(crate) settings: ListenSettings,
+    pub(crate) stats: Arc<ListenStats>,
+    pub(crate) tls: Option<Tls>,
+    /// Cancelled when the listener drains: connections finish what is under way.
+    pub(crate) drain: CancellationToken,
+    /// Cancelled when the drain has lasted long enough: connections end at once.
+    pub(crate) cut: CancellationToken,
+}
+
+/// What is spoken on the connections of a listener.
+pub(crate) trait Protocol: Clone + Send + Sync + 'static {
+    /// What a peer is sent, without TLS, when there is no room for its connection.
+    const NO_ROOM: &'static [u8];
+
+    /// Serves one connection until it ends, as [`Port::drain`] and [`Port::cut`] demand. IPv4 peers have IPv4 addresses.
+    fn serve<I>(
+        self,
+        stream: I,
+        peer: SocketAddr,
+        accepted_at: Instant,
+        port: Arc<Port>,
+    ) -> impl Future<Output = ()> + Send
+    where
+        I: AsyncRead + AsyncWrite + Unpin + Send + 'static;
+}
+
+/// Serves connections until `port.drain` is cancelled; then stops accepting, lets what is under way finish for
+/// `drain_timeout`, cuts the rest, and returns how many connections it cut.
+pub(crate) async fn serve<P: Protocol>(listener: Listener, port: Port, protocol: P) -> usize {
+    let port = Arc::new(port);
+    let slots = Slots::new(&port.settings);
+    let connections = TaskTracker::new();
+    let lingering = TaskTracker::new();
+    let mut short_of_descriptors = false;
+    loop {
+        let accepted = tokio::select! {
+            biased;
+            () = port.drain.cancelled() => break,
+            accepted = listener.inner.accept() => accepted,
+        };
+        let (stream, addr) = match accepted {
+            Ok(accepted) => accepted,
+            // The peer disconnected before it was accepted.
+            Err(error) if gone(&error) => continue,
+            Err(error) => {
+                if !short_of_descriptors {
+                    tracing::error!(listener = port.name, %error, "cannot accept connections; is the limit of open files too low?");
+                }
+                short_of_descriptors = true;
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+                continue;
+            }
+        };
+        if std::mem::take(&mut short_of_descriptors) {
+            tracing::info!(listener = port.name, "accepting connections again");
+        }
+        let addr = SocketAddr::new(addr.ip().to_canonical(), addr.port());
+        match slots.take(addr.ip()) {
+            Some(slot) => {
+                connections.spawn(connection(stream, addr, slot, protocol.clone(), Arc::clone(&port)));
+            }
+            None => {
+                port.stats.add_shed();
+                // Few at a time: under a flood a silent close is cheaper than an answer.
+                if port.tls.is_none() && lingering.len() < MAX_TURNED_AWAY {
+                    lingering.spawn(turn_away(stream, P::NO_ROOM));
+                }
+            }
+        }
+    }
+    // Closes the port: the kernel refuses the next client, which tries elsewhere.
+    drop(listener);
+    connections.close();
+    let finished = tokio::time::timeout(port.settings.drain_timeout, connections.wait()).await;
+    if finished.is_ok() {
+        return 0;
+    }
+    let cut = connections.len();
+    port.cut.cancel();
+    connections.wait().await;
+    cut
+}
+
+fn gone(error: &io::Error) -> bool {
+    use io::ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset, Interrupted};
+    matches!(error.kind(), ConnectionAborted | ConnectionRefused | ConnectionReset | Interrupted)
+}
+
+/// One connection, from the handshake to its end. The slot is held until then.
+async fn connection<P: Protocol>(stream: TcpStream, addr: SocketAddr, _slot: Slot, protocol: P, port: Arc<Port>) {
+    let accepted_at = Instant::now();
+    let _gauge = port.stats.connection();
+    // Answers are small and whole: waiting to fill a packet would only delay them. A closed socket fails later.
+    let _ = stream.set_nodelay(true);
+    let Some(tls) = &port.tls else {
+        return protocol.serve(stream, addr, accepted_at, port).await;
+    };
+    let handshake = tokio::time::timeout(port.settings.handshake_timeout, tls.accept(stream));
+    let handshake = tokio::select! {
+        handshake = handshake => handshake,
+        () = port.drain.cancelled() => return,
+    };
+    match handshake {
+        Ok(Ok(stream)) => protocol.serve(stream, addr, accepted_at, port).await,
+        Ok(Err(error)) => tracing::debug!(listener = port.name, %addr, %error, "TLS handshake failed"),
+        Err(_) => tracing::debug!(listener = port.name, %addr, "TLS handshake timed out"),
+    }
+}
+
+/// Tells a peer that there is no room, and leaves it a moment to read that: closing on unread bytes would reset the
+/// connection before it could.
+async fn turn_away(mut stream: TcpStream, no_room: &'static [u8]) {
+    let _ = tokio::time::timeout(Duration::from_secs(1), async {
+        stream.write_all(no_room).await?;
+        stream.shutdown().await?;
+        let mut unread = [0; 1024];
+        for _ in 0..16 {
+            if stream.read(&mut unread).await? == 0 {
+                break;
+            }
+        }
+        io::Result::Ok(())
+    })
+    .await;
+}

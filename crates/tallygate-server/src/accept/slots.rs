@@ -1,0 +1,140 @@
+//! Caps on open connections: in total, and of one peer.
+
+use std::collections::HashMap;
+use std::net::{IpAddr, Ipv6Addr};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use super::ListenSettings;
+
+/// Room for connections.
+#[derive(Clone, Debug)]
+pub(super) struct Slots(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    max: usize,
+    max_per_peer: usize,
+    cap_loopback: bool,
+    /// Only accepting and closing take this lock, never a request.
+    open: Mutex<Open>,
+}
+
+#[derive(Debug, Default)]
+struct Open {
+    total: usize,
+    by_peer: HashMap<IpAddr, usize>,
+}
+
+impl Slots {
+    pub(super) fn new(settings: &ListenSettings) -> Self {
+        Self(Arc::new(Inner {
+            max: settings.max_connections,
+            max_per_peer: settings.max_connections_per_peer,
+            cap_loopback: settings.cap_loopback,
+            open: Mutex::default(),
+        }))
+    }
+
+    /// `None` when there are too many. The slot is free again when it is dropped.
+    pub(super) fn take(&self, ip: IpAddr) -> Option<Slot> {
+        let peer = (self.0.cap_loopback || !ip.is_loopback()).then(|| network(ip));
+        let mut open = self.0.open();
+        if open.total >= self.0.max {
+            return None;
+        }
+        if let Some(peer) = peer {
+            let count = open.by_peer.entry(peer).or_default();
+            if *count >= self.0.max_per_peer {
+                return None;
+            }
+            *count += 1;
+        }
+        open.total += 1;
+        Some(Slot { slots: self.clone(), peer })
+    }
+}
+
+impl Inner {
+    /// A panic cannot leave the counts half changed: nothing in between can panic.
+    fn open(&self) -> MutexGuard<'_, Open> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Whoever has one address of a /64 has them all: counted singly they would be no cap.
+fn network(ip: IpAddr) -> IpAddr {
+    match ip {
+        IpAddr::V6(ip) => Ipv6Addr::from_bits(ip.to_bits() & !u128::from(u64::MAX)).into(),
+        ip @ IpAddr::V4(_) => ip,
+    }
+}
+
+/// One connection's place.
+#[derive(Debug)]
+pub(super) struct Slot {
+    slots: Slots,
+    peer: Option<IpAddr>,
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        let mut open = self.slots.0.open();
+        open.total -= 1;
+        let Some(peer) = self.peer else { return };
+        if let Some(count) = open.by_peer.get_mut(&peer) {
+            *count -= 1;
+            if *count == 0 {
+                open.by_peer.remove(&peer);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn slots(max_connections: usize, max_connections_per_peer: usize) -> Slots {
+        Slots::new(&ListenSettings { max_connections, max_connections_per_peer, ..ListenSettings::default() })
+    }
+
+    fn ip(text: &str) -> IpAddr {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn a_slot_is_free_again_once_dropped() {
+        let slots = slots(3, 2);
+        let first = slots.take(ip("192.0.2.1")).unwrap();
+        let _second = slots.take(ip("192.0.2.1")).unwrap();
+        assert!(slots.take(ip("192.0.2.1")).is_none(), "a third of the same peer");
+        let _other = slots.take(ip("192.0.2.2")).unwrap();
+        assert!(slots.take(ip("192.0.2.3")).is_none(), "a fourth in total");
+        drop(first);
+        assert!(slots.take(ip("192.0.2.1")).is_some());
+    }
+
+    #[test]
+    fn nothing_is_remembered_of_peers_that_left() {
+        let slots = slots(10, 1);
+        drop((slots.take(ip("192.0.2.1")), slots.take(ip("2001:db8::1"))));
+        let open = slots.0.open();
+        assert_eq!((open.total, open.by_peer.len()), (0, 0));
+    }
+
+    #[test]
+    fn a_64_is_one_peer() {
+        let slots = slots(10, 1);
+        let _first = slots.take(ip("2001:db8::1")).unwrap();
+        assert!(slots.take(ip("2001:db8::ffff:2")).is_none());
+        assert!(slots.take(ip("2001:db8:0:1::1")).is_some());
+    }
+
+    #[test]
+    fn loopback_is_capped_in_total_only() {
+        let slots = slots(3, 1);
+        let held: Vec<_> = ["127.0.0.1", "127.0.0.1", "::1"].map(|text| slots.take(ip(text)).unwrap()).into();
+        assert!(slots.take(ip("127.0.0.1")).is_none());
+        drop(held);
+    }
+}

@@ -1,0 +1,121 @@
+//! What happened to a call, as every observer learns it: metrics, log and traces.
+
+use std::time::Duration;
+
+use tallygate::{CheckError, Outcome, Source, StoreError, Verdict};
+
+use crate::answer::{Answer, AnswerError};
+use crate::labels::labels;
+use crate::question::{About, Question, Verb};
+
+labels! {
+    /// How a call came in.
+    Api {
+        Http = "http",
+        Json = "json",
+        ForwardAuth = "forward_auth",
+        Rls = "rls",
+    }
+}
+
+labels! {
+    /// What became of a call.
+    CallOutcome {
+        Allowed = "allowed",
+        Denied = "denied",
+        Unavailable = "unavailable",
+        Invalid = "invalid",
+    }
+}
+
+impl Api {
+    /// Envoy's service answers OK for a domain that has no configuration; elsewhere a mistyped domain is an error, so
+    /// that it does not mean "no limit".
+    pub(crate) fn allows_unknown_domains(self) -> bool {
+        matches!(self, Self::Json | Self::Rls)
+    }
+}
+
+/// What happened to one call.
+#[derive(Debug)]
+pub(crate) struct DecisionEvent<'a> {
+    pub(crate) api: Api,
+    pub(crate) outcome: CallOutcome,
+    /// `None` if the call could not be read.
+    pub(crate) asked: Option<Asked<'a>>,
+}
+
+/// A question, what it was answered, and how long that took.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Asked<'a> {
+    pub(crate) question: &'a Question,
+    pub(crate) result: &'a Result<Answer<'a>, AnswerError>,
+    pub(crate) took: Duration,
+}
+
+/// The limit that decided a call.
+#[derive(Debug)]
+pub(crate) struct Binding<'a> {
+    pub(crate) policy: &'a str,
+    pub(crate) subject: &'a str,
+    /// `None` if there is no decision.
+    pub(crate) source: Option<Source>,
+}
+
+impl<'a> DecisionEvent<'a> {
+    pub(crate) fn answered(api: Api, asked: Asked<'a>) -> Self {
+        Self { api, outcome: asked.outcome(), asked: Some(asked) }
+    }
+
+    pub(crate) fn unreadable(api: Api) -> Self {
+        Self { api, outcome: CallOutcome::Invalid, asked: None }
+    }
+}
+
+impl<'a> Asked<'a> {
+    fn outcome(&self) -> CallOutcome {
+        match self.result {
+            // A refund has no `on_error`: its caller is told that the store failed.
+            Ok(Answer::Verdict(verdict)) if self.question.verb == Verb::Refund && verdict.store_error().is_some() => {
+                CallOutcome::Unavailable
+            }
+            Ok(Answer::Verdict(verdict)) => match verdict.outcome() {
+                Outcome::Allowed => CallOutcome::Allowed,
+                Outcome::Denied => CallOutcome::Denied,
+                Outcome::Unavailable => CallOutcome::Unavailable,
+            },
+            Ok(Answer::Decision(_, decision)) if !decision.allowed() => CallOutcome::Denied,
+            Ok(_) => CallOutcome::Allowed,
+            Err(AnswerError::Check(CheckError::Store(_))) => CallOutcome::Unavailable,
+            Err(_) => CallOutcome::Invalid,
+        }
+    }
+
+    /// The verdict, if it was decided under policies.
+    pub(crate) fn verdict(&self) -> Option<&'a Verdict> {
+        match self.result {
+            Ok(Answer::Verdict(verdict)) => Some(verdict),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn binding(&self) -> Option<Binding<'a>> {
+        if let About::AdHoc(asked) = &self.question.about {
+            let source = match self.result {
+                Ok(Answer::Decision(_, decision)) => Some(decision.source()),
+                _ => None,
+            };
+            return Some(Binding { policy: &asked.policy, subject: &asked.key, source });
+        }
+        let ruling = self.verdict()?.binding()?;
+        Some(Binding { policy: ruling.policy().name(), subject: ruling.subject(), source: Some(ruling.source()) })
+    }
+
+    pub(crate) fn store_error(&self) -> Option<&'a StoreError> {
+        match self.result {
+            Ok(Answer::Verdict(verdict)) => verdict.store_error(),
+            Err(AnswerError::Check(CheckError::Store(error))) => Some(error),
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,123 @@
+//! Where calls come in. Each edge reads a question and writes its answer; [`App::answer`] is what is between.
+
+mod bounds;
+mod counters;
+mod envoy_json;
+mod forward_auth;
+mod health;
+mod json;
+pub(crate) mod rls;
+mod v1;
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::body::Bytes;
+use axum::extract::State;
+use axum::response::Response;
+use axum::routing::{get, post};
+use http::header::{AUTHORIZATION, CONTENT_TYPE, WWW_AUTHENTICATE};
+use http::{HeaderMap, HeaderValue, Method, StatusCode, Uri};
+use tallygate::{CheckError, StoreError};
+use tallygate_http::Problem;
+
+use crate::answer::AnswerError;
+use crate::app::App;
+use crate::question::Verb;
+pub(crate) use health::{livez, readyz};
+pub(crate) use json::{ok, problem_response};
+
+/// What this listener serves, described for programs.
+const OPENAPI: &str = include_str!("../openapi.json");
+
+/// Everything that the HTTP listener serves.
+pub(crate) fn router(app: Arc<App>) -> Router {
+    let verbs = Verb::ALL.iter().fold(Router::new(), |router, &verb| {
+        let answer = async move |State(app): State<Arc<App>>, headers: HeaderMap, body: Bytes| {
+            v1::answer(verb, &app, &headers, &body).await
+        };
+        router.route(&format!("/v1/{}", verb.name()), post(answer))
+    });
+    verbs
+        .route("/v1/counters/{name}", get(counters::get).post(counters::add).delete(counters::delete))
+        .route("/v1/forward-auth", get(forward_auth::answer).post(forward_auth::answer))
+        .route("/json", post(envoy_json::answer))
+        .route("/livez", get(livez))
+        .route("/readyz", get(readyz))
+        .route("/healthcheck", get(readyz))
+        .route("/openapi.json", get(openapi))
+        .fallback(not_found)
+        .method_not_allowed_fallback(not_allowed)
+        .with_state(app)
+}
+
+async fn openapi() -> Response {
+    let mut response = Response::new(OPENAPI.into());
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    response
+}
+
+/// For whoever mistyped a path.
+pub(crate) async fn not_found(uri: Uri) -> Response {
+    const KNOWN: [&str; 9] = [
+        "/v1/check",
+        "/v1/peek",
+        "/v1/refund",
+        "/v1/reset",
+        "/v1/forward-auth",
+        "/json",
+        "/livez",
+        "/readyz",
+        "/openapi.json",
+    ];
+    let detail = match tallygate::nearest(uri.path(), &KNOWN) {
+        Some(near) => format!("There is nothing here: did you mean `{near}`?"),
+        None => "There is nothing here: GET /openapi.json lists what there is.".to_owned(),
+    };
+    problem_response(&Problem::of_status(StatusCode::NOT_FOUND, detail))
+}
+
+/// The router adds which methods are allowed.
+pub(crate) async fn not_allowed(method: Method) -> Response {
+    let detail = format!("{method} is not understood here: see the `Allow` header of this answer.");
+    problem_response(&Problem::of_status(StatusCode::METHOD_NOT_ALLOWED, detail))
+}
+
+/// Whether the caller may change what is not its own.
+pub(crate) fn authorize(app: &App, headers: &HeaderMap) -> Result<(), Box<Response>> {
+    let Some(token) = &app.token else {
+        let detail = "This needs a token, and the server has none: start it with --token-file or TALLYGATE_TOKEN.";
+        return Err(Box::new(problem_response(&Problem::of_status(StatusCode::FORBIDDEN, detail))));
+    };
+    let shown = headers.get(AUTHORIZATION).and_then(|value| value.to_str().ok());
+    let shown =
+        shown.and_then(|value| value.split_once(' ')).filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"));
+    if shown.is_some_and(|(_, shown)| token.is(shown.trim())) {
+        return Ok(());
+    }
+    let detail = "This needs the server's token: send the header `Authorization: Bearer <token>`.";
+    let mut response = problem_response(&Problem::of_status(StatusCode::UNAUTHORIZED, detail));
+    response.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer realm=\"tallygate\""));
+    Err(Box::new(response))
+}
+
+/// The store could not answer, and there is no policy that says what to do then. What it said in detail is for the
+/// operator's log, not for callers.
+fn store_problem(error: &StoreError) -> Problem {
+    let detail = match error {
+        StoreError::Ambiguous { .. } => "The store did not answer in time; the call may have been charged.",
+        StoreError::Overloaded { .. } => "Too many calls are under way; nothing was charged.",
+        StoreError::Corrupt { .. } => "The store holds something Tallygate did not write.",
+        _ => "The store cannot answer now; nothing was charged.",
+    };
+    Problem::of_status(StatusCode::SERVICE_UNAVAILABLE, detail)
+}
+
+/// Why a question has no answer, as callers are told.
+fn answer_problem(error: &AnswerError) -> Problem {
+    match error {
+        AnswerError::UnknownDomain { .. } => Problem::of_status(StatusCode::NOT_FOUND, error.to_string()),
+        AnswerError::Check(CheckError::Store(error)) => store_problem(error),
+        AnswerError::Check(_) => Problem::bad_request(error.to_string()),
+    }
+}

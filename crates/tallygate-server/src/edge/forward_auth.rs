@@ -1,0 +1,218 @@
+//! `/v1/forward-auth`: a proxy asks whether a request of somebody else may pass.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use axum::extract::{ConnectInfo, RawQuery, State};
+use axum::response::Response;
+use http::header::{HOST, HeaderName};
+use http::{HeaderMap, Method, StatusCode};
+use percent_encoding::percent_decode_str;
+use tallygate::{Cost, Descriptor, Outcome, Verdict};
+use tallygate_http::{Dialect, Prefixes, Problem, client_address, digest, verdict_headers, verdict_problem};
+
+use super::answer_problem;
+use super::bounds::{MAX_ENTRIES, MAX_KEY, bounded_entry};
+use super::json::{problem_json, problem_response};
+use crate::app::App;
+use crate::decision_event::Api;
+use crate::question::{Question, Verb};
+
+/// The proxies' names for the method, the target and the host of the request they hold.
+const METHOD: [HeaderName; 2] =
+    [HeaderName::from_static("x-forwarded-method"), HeaderName::from_static("x-original-method")];
+const URI: [HeaderName; 3] = [
+    HeaderName::from_static("x-forwarded-uri"),
+    HeaderName::from_static("x-original-uri"),
+    HeaderName::from_static("x-original-url"),
+];
+const FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
+
+/// The most headers that become entries as they are, and the most that are hashed first: with the four that are always
+/// there, no more than a descriptor may have.
+const MAX_HEADERS: usize = (MAX_ENTRIES - 4) / 2;
+
+/// What the proxy's configuration says, in the query.
+#[derive(Debug)]
+struct Settings {
+    domain: String,
+    deny_status: StatusCode,
+    cost: Cost,
+    /// Headers that become entries as they are, and those that are hashed first.
+    headers: Vec<(HeaderName, bool)>,
+}
+
+/// 200 lets the request pass; anything else is shown to the caller, as far as the proxy can.
+pub(super) async fn answer(
+    State(app): State<Arc<App>>,
+    ConnectInfo(peer): ConnectInfo<SocketAddr>,
+    method: Method,
+    headers: HeaderMap,
+    RawQuery(query): RawQuery,
+) -> Response {
+    let read = Settings::read(query.as_deref().unwrap_or_default())
+        .and_then(|settings| Ok((descriptor(&app, peer, &method, &headers, &settings)?, settings)));
+    let (descriptor, settings) = match read {
+        Ok(read) => read,
+        Err(problem) => {
+            app.reject(Api::ForwardAuth);
+            return problem_response(&problem);
+        }
+    };
+    let question = Question::by_policy(Verb::Check, settings.domain, [descriptor], settings.cost, None);
+    match app.answer(Api::ForwardAuth, &question, None).await {
+        Ok(answer) => write(&answer.into_verdict(), settings.deny_status, app.dialect),
+        Err(error) => problem_response(&answer_problem(&error)),
+    }
+}
+
+fn write(verdict: &Verdict, deny_status: StatusCode, dialect: Dialect) -> Response {
+    let mut response = match verdict.outcome() {
+        Outcome::Allowed => Response::default(),
+        outcome => {
+            let problem = verdict_problem(verdict);
+            let status = if outcome == Outcome::Denied { deny_status } else { problem.status() };
+            problem_json(status, &problem.to_json())
+        }
+    };
+    verdict_headers(verdict, dialect, response.headers_mut());
+    response
+}
+
+impl Settings {
+    fn read(query: &str) -> Result<Self, Problem> {
+        const KNOWN: [&str; 5] = ["domain", "deny_status", "cost", "header", "secret"];
+        let mut settings = Self {
+            domain: "default".to_owned(),
+            deny_status: StatusCode::TOO_MANY_REQUESTS,
+            cost: Cost::ONE,
+            headers: Vec::new(),
+        };
+        for (name, value) in form_urlencoded::parse(query.as_bytes()) {
+            match &*name {
+                "domain" => settings.domain = value.into_owned(),
+                "deny_status" => settings.deny_status = deny_status(&value)?,
+                "cost" => {
+                    settings.cost = value.parse().map_err(|error| Problem::bad_request(format!("`cost`: {error}")))?;
+                }
+                "header" => settings.headers.push((header(&value)?, false)),
+                "secret" => settings.headers.push((header(&value)?, true)),
+                unknown => {
+                    let near = tallygate::nearest(unknown, &KNOWN).unwrap_or("domain");
+                    let unknown = unknown.escape_debug();
+                    return Err(Problem::bad_request(format!("`{unknown}` is no parameter: did you mean `{near}`?")));
+                }
+            }
+        }
+        for (kind, secret) in [("header", false), ("secret", true)] {
+            let count = settings.headers.iter().filter(|(_, other)| *other == secret).count();
+            if count > MAX_HEADERS {
+                // One left out silently would be a limit that does not hold.
+                return Err(Problem::bad_request(format!(
+                    "`{kind}` is given {count} times: at most {MAX_HEADERS} headers become entries."
+                )));
+            }
+        }
+        Ok(settings)
+    }
+}
+
+fn deny_status(text: &str) -> Result<StatusCode, Problem> {
+    let refusal = text.parse::<u16>().ok().filter(|code| (400..600).contains(code));
+    let status = refusal.and_then(|code| StatusCode::from_u16(code).ok());
+    status.ok_or_else(|| Problem::bad_request("`deny_status` must be a status from 400 to 599, for example 403."))
+}
+
+fn header(name: &str) -> Result<HeaderName, Problem> {
+    if name.len() > MAX_KEY {
+        return Err(Problem::bad_request(format!("A header's name has at most {MAX_KEY} bytes.")));
+    }
+    name.parse().map_err(|_| Problem::bad_request(format!("`{}` is no header's name.", name.escape_debug())))
+}
+
+/// What the proxy knows of the request: `remote_address`, `method`, `host`, `path`, then the headers asked for.
+fn descriptor(
+    app: &App,
+    peer: SocketAddr,
+    method: &Method,
+    headers: &HeaderMap,
+    settings: &Settings,
+) -> Result<Descriptor, Problem> {
+    let proxy = peer.ip();
+    if !app.trust.proxies.trusts(proxy) {
+        let detail = format!(
+            "{proxy} is not trusted to ask for others: add it to --trusted-proxies (TALLYGATE_TRUSTED_PROXIES)."
+        );
+        // Not 403, which nginx would take for a denial: whoever set this up wrongly should see it.
+        return Err(Problem::of_status(StatusCode::MISDIRECTED_REQUEST, detail));
+    }
+    let caller = Prefixes::default().mask(client_address(proxy, headers, &app.trust));
+    // The first that is there, whatever its bytes: passing over it would believe one that the caller wrote, or none.
+    let first = |names: &[HeaderName]| {
+        names.iter().find_map(|name| Some(String::from_utf8_lossy(headers.get(name)?.as_bytes())))
+    };
+    let uri = first(&URI).unwrap_or("/".into());
+    let path = normal_path(uri.split(['?', '#']).next().unwrap_or("/"));
+    let host = first(&[FORWARDED_HOST, HOST]).unwrap_or_default();
+    let mut entries = vec![
+        ("remote_address".to_owned(), caller),
+        ("method".to_owned(), first(&METHOD).unwrap_or(method.as_str().into()).into_owned()),
+        ("host".to_owned(), host.to_ascii_lowercase()),
+        ("path".to_owned(), path),
+    ];
+    for (name, secret) in &settings.headers {
+        if let Some(value) = headers.get(name) {
+            let value =
+                if *secret { digest(value.as_bytes()) } else { String::from_utf8_lossy(value.as_bytes()).into_owned() };
+            entries.push((name.as_str().to_owned(), value));
+        }
+    }
+    // A long path is the caller's doing, and must not become an error that lets it pass.
+    Ok(entries.into_iter().map(|(key, value)| bounded_entry(key, value)).collect())
+}
+
+/// One way to write a path, however it was written: escapes read, `//` and dots resolved. Otherwise `/x/../login` would not
+/// be `/login`, and its limit would not hold.
+fn normal_path(written: &str) -> String {
+    let text = percent_decode_str(written).decode_utf8_lossy();
+    let mut parts: Vec<&str> = Vec::new();
+    for part in text.split('/') {
+        match part {
+            "" | "." => {}
+            ".." => {
+                parts.pop();
+            }
+            part => parts.push(part),
+        }
+    }
+    let folder = !parts.is_empty() && text.ends_with(['/']);
+    format!("/{}{}", parts.join("/"), if folder { "/" } else { "" })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn a_path_has_one_form_however_it_is_written() {
+        for written in ["/login", "//login", "/./login", "/x/../login", "/%6Cogin", "/%6cogin", "/../../login", "login"]
+        {
+            assert_eq!(normal_path(written), "/login", "{written}");
+        }
+        assert_eq!(normal_path("/login/"), "/login/");
+        for root in ["", "/", "//", "/..", "/x/.."] {
+            assert_eq!(normal_path(root), "/", "{root}");
+        }
+        assert_eq!(normal_path("/%zz/%4"), "/%zz/%4");
+    }
+
+    proptest! {
+        #[test]
+        fn no_dots_and_no_empty_parts_are_left(written in "[/.a%2fF]{0,24}") {
+            let path = normal_path(&written);
+            prop_assert!(path.starts_with('/') && !path.contains("//"), "{path}");
+            prop_assert!(!path.split('/').any(|part| part == "." || part == ".."), "{path}");
+        }
+    }
+}

@@ -1,0 +1,36 @@
+//! Whether the process lives, and whether calls should be sent to it.
+
+use std::sync::Arc;
+
+use axum::extract::{RawQuery, State};
+use axum::response::Response;
+use http::StatusCode;
+use serde_json::json;
+use tallygate_http::Problem;
+
+use super::json::{json_response, ok, problem_response};
+use crate::app::App;
+
+/// Alive, whatever the store does: a restart would not bring that back.
+pub(crate) async fn livez() -> Response {
+    ok(&json!({"status": "alive"}))
+}
+
+/// Ready while the store answers and the server is not about to stop. With `?store=optional` the store does not matter: for those
+/// who would send calls nowhere else, because `on_error` answers here.
+pub(crate) async fn readyz(State(app): State<Arc<App>>, RawQuery(query): RawQuery) -> Response {
+    let query = query.unwrap_or_default();
+    let store = form_urlencoded::parse(query.as_bytes()).find(|(name, _)| name == "store").map(|(_, value)| value);
+    let ready = match store.as_deref() {
+        None => app.ready(),
+        Some("optional") => app.staying(),
+        Some(_) => return problem_response(&Problem::bad_request("`store` can only be `optional` here.")),
+    };
+    match ready {
+        Ok(()) => ok(&json!({"status": "ready"})),
+        Err(why) => {
+            let body = json!({"status": "not ready", "reason": why.to_string()});
+            json_response(StatusCode::SERVICE_UNAVAILABLE, &body)
+        }
+    }
+}

@@ -1,0 +1,91 @@
+//! JSON bodies: read from requests, written to responses.
+
+use axum::body::Body;
+use axum::response::Response;
+use http::header::{CACHE_CONTROL, CONTENT_TYPE, RETRY_AFTER};
+use http::{HeaderMap, HeaderValue, StatusCode};
+use serde::de::{DeserializeOwned, Error as _};
+use serde::{Deserialize, Deserializer};
+use serde_json::{Map, Number, Value};
+use tallygate_http::{Problem, SOON};
+
+use crate::escape::push_json;
+
+/// JSON must be said to be JSON: a browser cannot send it across sites without asking first.
+pub(super) fn require_json(headers: &HeaderMap) -> Result<(), Problem> {
+    let content_type = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    let essence = content_type.split(';').next().unwrap_or_default().trim();
+    if essence.eq_ignore_ascii_case("application/json") {
+        return Ok(());
+    }
+    let detail = "The body must be JSON: send the header `Content-Type: application/json`.";
+    Err(Problem::of_status(StatusCode::UNSUPPORTED_MEDIA_TYPE, detail))
+}
+
+/// Reads JSON; what is wrong with it is said without repeating it.
+pub(super) fn read_json<T: DeserializeOwned>(body: &[u8]) -> Result<T, Problem> {
+    serde_json::from_slice(body).map_err(|error| Problem::bad_request(format!("The body cannot be read: {error}.")))
+}
+
+/// Reads an object. Serde alone would take the fields of a struct from a list, too.
+pub(super) fn read_object<T: DeserializeOwned>(body: &[u8]) -> Result<T, Problem> {
+    from_object(read_json(body)?)
+}
+
+pub(super) fn from_object<T: DeserializeOwned>(object: Map<String, Value>) -> Result<T, Problem> {
+    let read = serde_json::from_value(Value::Object(object));
+    read.map_err(|error| Problem::bad_request(format!("The body cannot be read: {error}.")))
+}
+
+/// A whole number, if there is one.
+pub(super) fn whole<'de, D: Deserializer<'de>, T: TryFrom<i128>>(from: D) -> Result<Option<T>, D::Error> {
+    let Some(number) = Option::<Number>::deserialize(from)? else { return Ok(None) };
+    let fitting = exact(&number).and_then(|exact| T::try_from(exact).ok());
+    fitting.map(Some).ok_or_else(|| D::Error::custom(format!("`{number}` is not a whole number that fits here")))
+}
+
+/// The value of a whole number. `5.0` is one, to JSON Schema and to languages that know no other numbers.
+pub(super) fn exact(number: &Number) -> Option<i128> {
+    // Whole numbers that are too long for 64 bits are read as floats, too, and rounded: none of them is below this.
+    const TOO_LONG: f64 = (1_u64 << 63) as f64;
+    number.as_i128().or_else(|| {
+        let float = number.as_f64().filter(|float| float.fract() == 0.0 && float.abs() < TOO_LONG)?;
+        #[expect(clippy::cast_possible_truncation, reason = "it has no fraction, and fits")]
+        Some(float as i128)
+    })
+}
+
+/// JSON with 200.
+pub(crate) fn ok(body: &Value) -> Response {
+    json_response(StatusCode::OK, body)
+}
+
+/// JSON, never to be kept by a cache.
+pub(super) fn json_response(status: StatusCode, body: &Value) -> Response {
+    response(status, "application/json", body)
+}
+
+/// A problem as a response.
+pub(crate) fn problem_response(problem: &Problem) -> Response {
+    let mut response = problem_json(problem.status(), &problem.to_json());
+    if problem.status() == StatusCode::SERVICE_UNAVAILABLE {
+        response.headers_mut().insert(RETRY_AFTER, HeaderValue::from(SOON.as_secs()));
+    }
+    response
+}
+
+/// The body of a problem, perhaps with more members, as a response.
+pub(super) fn problem_json(status: StatusCode, body: &Value) -> Response {
+    response(status, Problem::CONTENT_TYPE, body)
+}
+
+/// Callers choose names, and operators read answers on terminals: what a terminal would obey is escaped.
+fn response(status: StatusCode, content_type: &'static str, body: &Value) -> Response {
+    let mut text = String::new();
+    push_json(&mut text, &body.to_string());
+    let mut response = Response::new(Body::from(text));
+    *response.status_mut() = status;
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
+    response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    response
+}

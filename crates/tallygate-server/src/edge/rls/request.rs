@@ -1,0 +1,85 @@
+//! From Envoy's words to ours. What a caller of the proxy can influence never makes an error here: the proxy would let
+//! the request pass.
+
+use std::time::Duration;
+
+use tallygate::{Algorithm, Ask, Charge, Cost, Descriptor, Limit};
+
+use crate::answer::AnswerError;
+use crate::edge::bounds::{MAX_DESCRIPTORS, MAX_ENTRIES, bounded_entry};
+use crate::proto::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
+use crate::proto::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::RateLimitOverride;
+use crate::proto::envoy::service::ratelimit::v3::RateLimitRequest;
+use crate::proto::envoy::r#type::v3::RateLimitUnit;
+use crate::question::{About, Question, Verb};
+
+/// Why a question cannot be answered: always the fault of how the proxy is set up.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(in crate::edge) enum Invalid {
+    #[error("the domain is empty: set `domain` in the proxy's rate limit filter to one of your policy files")]
+    NoDomain,
+    #[error("there are no descriptors: send 1 to {MAX_DESCRIPTORS}")]
+    NoDescriptors,
+    #[error("there are {count} descriptors: send 1 to {MAX_DESCRIPTORS}")]
+    Descriptors { count: usize },
+    #[error("descriptor {at} has {count} entries: at most {MAX_ENTRIES} are allowed")]
+    Entries { at: usize, count: usize },
+    #[error("the limit of descriptor {at} has no unit: use SECOND, MINUTE, HOUR, DAY, MONTH or YEAR")]
+    Unit { at: usize },
+    #[error(transparent)]
+    Answer(#[from] AnswerError),
+}
+
+/// What a request asks, one for each descriptor, in order.
+pub(super) fn read(request: RateLimitRequest) -> Result<Question, Invalid> {
+    let RateLimitRequest { domain, descriptors, hits_addend: hits } = request;
+    if domain.is_empty() {
+        return Err(Invalid::NoDomain);
+    }
+    match descriptors.len() {
+        0 => return Err(Invalid::NoDescriptors),
+        1..=MAX_DESCRIPTORS => {}
+        count => return Err(Invalid::Descriptors { count }),
+    }
+    let ask = |(at, written): (usize, RateLimitDescriptor)| {
+        if written.entries.len() > MAX_ENTRIES {
+            return Err(Invalid::Entries { at, count: written.entries.len() });
+        }
+        let limit = written.limit.map(|limit| requested(limit).ok_or(Invalid::Unit { at })).transpose()?;
+        let charge = charge(written.hits_addend, written.is_negative_hits, hits);
+        let descriptor =
+            written.entries.into_iter().map(|entry| bounded_entry(entry.key, entry.value)).collect::<Descriptor>();
+        Ok(Ask { descriptor, charge, limit })
+    };
+    let asks = descriptors.into_iter().enumerate().map(ask).collect::<Result<_, _>>()?;
+    Ok(Question { verb: Verb::Check, about: About::Policies { domain, asks } })
+}
+
+/// The units of a descriptor, or else those of the request, where zero stands for one.
+fn charge(own: Option<u64>, negative: bool, of_request: u32) -> Charge {
+    let units = own.unwrap_or_else(|| u64::from(of_request.max(1)));
+    // Costs above `MAX_AMOUNT` are all equally impossible.
+    match Cost::new(units.min(Limit::MAX_AMOUNT)) {
+        Ok(cost) if negative => Charge::GiveBack(cost, None),
+        Ok(cost) => Charge::Take(cost),
+        Err(_) => Charge::Look,
+    }
+}
+
+/// The limit a request brings along: a fixed window, as in the files of Envoy's own service.
+fn requested(written: RateLimitOverride) -> Option<Limit> {
+    let amount = u64::from(written.requests_per_unit).min(Limit::MAX_AMOUNT);
+    let seconds = match RateLimitUnit::try_from(written.unit).unwrap_or(RateLimitUnit::Unknown) {
+        RateLimitUnit::Second => 1,
+        RateLimitUnit::Minute => 60,
+        RateLimitUnit::Hour => 3600,
+        RateLimitUnit::Day => 86_400,
+        RateLimitUnit::Month => 30 * 86_400,
+        RateLimitUnit::Year => 365 * 86_400,
+        // A zero limit needs no unit.
+        RateLimitUnit::Unknown if amount == 0 => 1,
+        RateLimitUnit::Unknown => return None,
+    };
+    let limit = Limit::builder(amount, Duration::from_secs(seconds)).algorithm(Algorithm::FixedWindow).build();
+    Some(limit.expect("the amount is capped and the window at most a year"))
+}

@@ -1,0 +1,144 @@
+//! From a verdict to Envoy's words.
+
+use std::cmp::Reverse;
+use std::time::Duration;
+
+use http::header::{CONTENT_TYPE, RETRY_AFTER};
+use http::{HeaderMap, HeaderValue, StatusCode};
+use tallygate::{Limit, Mode, Outcome, Ruling, Source, Verdict};
+use tallygate_http::{Dialect, Problem, SOON, verdict_headers, verdict_problem};
+
+use super::metadata::metadata;
+use crate::proto::envoy::config::core::v3::HeaderValue as AddedHeader;
+use crate::proto::envoy::service::ratelimit::v3::RateLimitResponse;
+use crate::proto::envoy::service::ratelimit::v3::rate_limit_response::rate_limit::Unit;
+use crate::proto::envoy::service::ratelimit::v3::rate_limit_response::{Code, DescriptorStatus, RateLimit};
+
+/// The answer to a call of this many descriptors.
+pub(super) fn write(domain: &str, descriptors: usize, verdict: &Verdict, dialect: Dialect) -> RateLimitResponse {
+    let allowed = verdict.outcome() == Outcome::Allowed;
+    RateLimitResponse {
+        overall_code: if allowed { Code::Ok } else { Code::OverLimit }.into(),
+        statuses: (0..descriptors).map(|at| status(shown(verdict.rulings(), at))).collect(),
+        response_headers_to_add: headers(verdict, dialect, allowed),
+        request_headers_to_add: Vec::new(),
+        raw_body: if allowed { Vec::new() } else { body(&verdict_problem(verdict)) },
+        dynamic_metadata: Some(metadata(domain, verdict)),
+        quota: None,
+    }
+}
+
+/// The ruling a descriptor is told of: one that can refuse before one that only watches, and of those the tightest.
+fn shown(rulings: &[Ruling], descriptor: usize) -> Option<&Ruling> {
+    let tightness = |ruling: &&Ruling| {
+        let rank = match (ruling.limit(), ruling.mode()) {
+            (None, _) => 0,
+            (Some(_), Mode::Shadow) => 1,
+            (Some(_), Mode::Enforce | Mode::Quota) => 2,
+        };
+        let status = ruling.status();
+        let wait = status.retry_after().unwrap_or(Duration::MAX);
+        (rank, !status.allowed(), wait, Reverse(status.remaining()))
+    };
+    // Of equals the last wins, and the first should.
+    rulings.iter().rev().filter(|ruling| ruling.descriptor() == descriptor).max_by_key(tightness)
+}
+
+fn status(ruling: Option<&Ruling>) -> DescriptorStatus {
+    let ok = DescriptorStatus { code: Code::Ok.into(), ..DescriptorStatus::default() };
+    let Some(ruling) = ruling else { return ok };
+    let Some(limit) = ruling.limit() else { return DescriptorStatus { limit_remaining: u32::MAX, ..ok } };
+    let denied = ruling.mode() != Mode::Shadow && !ruling.status().allowed();
+    DescriptorStatus {
+        code: if denied { Code::OverLimit } else { Code::Ok }.into(),
+        current_limit: Some(RateLimit {
+            name: ruling.policy().name().to_owned(),
+            requests_per_unit: saturated(limit.amount()),
+            unit: unit(limit.window()).into(),
+        }),
+        limit_remaining: saturated(ruling.status().remaining()),
+        duration_until_reset: Some(duration(until_reset(ruling, limit))),
+        quota: None,
+    }
+}
+
+/// What a refused caller must wait, or else how long until nothing counts any more. Proxies make `Retry-After` of it, so
+/// there must be one where no wait will do, too.
+fn until_reset(ruling: &Ruling, limit: &Limit) -> Duration {
+    let status = ruling.status();
+    match (status.allowed(), status.retry_after()) {
+        (true, _) => status.reset_after(),
+        (false, Some(wait)) => wait,
+        (false, None) if ruling.source() == Source::OnErrorDeny => SOON,
+        (false, None) => limit.window(),
+    }
+}
+
+fn saturated(count: u64) -> u32 {
+    u32::try_from(count).unwrap_or(u32::MAX)
+}
+
+fn duration(span: Duration) -> prost_types::Duration {
+    let nanos = i32::try_from(span.subsec_nanos()).expect("below a billion");
+    prost_types::Duration { seconds: i64::try_from(span.as_secs()).unwrap_or(i64::MAX), nanos }
+}
+
+/// The unit that is exactly this long.
+fn unit(window: Duration) -> Unit {
+    const DAY: u64 = 86_400;
+    const YEAR: u64 = 365 * DAY;
+    match (window.as_secs(), window.subsec_nanos()) {
+        (1, 0) => Unit::Second,
+        (60, 0) => Unit::Minute,
+        (3600, 0) => Unit::Hour,
+        (DAY, 0) => Unit::Day,
+        (604_800, 0) => Unit::Week,
+        (2_592_000, 0) => Unit::Month,
+        (YEAR, 0) => Unit::Year,
+        _ => Unit::Unknown,
+    }
+}
+
+/// Envoy adds them to whatever its client gets, so what belongs to a refusal must not be there without one.
+fn headers(verdict: &Verdict, dialect: Dialect, allowed: bool) -> Vec<AddedHeader> {
+    let mut headers = HeaderMap::new();
+    verdict_headers(verdict, dialect, &mut headers);
+    if allowed {
+        headers.remove(RETRY_AFTER);
+    } else {
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static(Problem::CONTENT_TYPE));
+    }
+    let added = headers.iter().filter_map(|(name, value)| {
+        // `raw_value` would be for other bytes, but Envoy passes over it.
+        let value = value.to_str().ok()?.to_owned();
+        Some(AddedHeader { key: name.as_str().to_owned(), value, raw_value: Vec::new() })
+    });
+    added.collect()
+}
+
+/// The status is the proxy's to choose: one that it does not choose by itself is not claimed.
+fn body(problem: &Problem) -> Vec<u8> {
+    let mut body = problem.to_json();
+    if problem.status() != StatusCode::TOO_MANY_REQUESTS
+        && let Some(members) = body.as_object_mut()
+    {
+        members.shift_remove("status");
+    }
+    body.to_string().into_bytes()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_exact_windows_have_a_unit() {
+        let unit = |text: &str| unit(text.parse::<Limit>().unwrap().window());
+        let units = ["1/s", "1/min", "1/h", "1/day", "1/7d", "1/30d", "1/365d"].map(unit);
+        use Unit::{Day, Hour, Minute, Month, Second, Week, Year};
+        assert_eq!(units, [Second, Minute, Hour, Day, Week, Month, Year]);
+        for other in ["1/90s", "1/1001ms", "1/2s", "1/31d"] {
+            assert_eq!(unit(other), Unit::Unknown, "{other}");
+        }
+    }
+}

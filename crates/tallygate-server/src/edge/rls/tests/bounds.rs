@@ -1,0 +1,202 @@
+//! Questions at and beyond the bounds.
+
+use proptest::prelude::*;
+use prost::Message as _;
+use tonic::client::Grpc;
+use tonic::codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder};
+use tonic::{Request, Status};
+
+use super::*;
+use crate::decision_event::Api;
+use crate::edge::bounds::{MAX_DESCRIPTORS, MAX_ENTRIES};
+use crate::proto::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::RateLimitOverride;
+
+/// Sends bytes as they are.
+#[derive(Default)]
+struct Raw;
+
+impl Codec for Raw {
+    type Encode = Vec<u8>;
+    type Decode = RateLimitResponse;
+    type Encoder = Self;
+    type Decoder = Self;
+
+    fn encoder(&mut self) -> Self {
+        Self
+    }
+
+    fn decoder(&mut self) -> Self {
+        Self
+    }
+}
+
+impl Encoder for Raw {
+    type Item = Vec<u8>;
+    type Error = Status;
+
+    fn encode(&mut self, item: Vec<u8>, to: &mut EncodeBuf<'_>) -> Result<(), Status> {
+        prost::bytes::BufMut::put_slice(to, &item);
+        Ok(())
+    }
+}
+
+impl Decoder for Raw {
+    type Item = RateLimitResponse;
+    type Error = Status;
+
+    fn decode(&mut self, from: &mut DecodeBuf<'_>) -> Result<Option<RateLimitResponse>, Status> {
+        RateLimitResponse::decode(from).map(Some).map_err(|error| Status::unknown(error.to_string()))
+    }
+}
+
+impl Served {
+    async fn send(&self, bytes: Vec<u8>) -> Result<RateLimitResponse, Status> {
+        let mut grpc = Grpc::new(self.channel().await);
+        grpc.ready().await.unwrap();
+        let path = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit".parse().unwrap();
+        grpc.unary(Request::new(bytes), path, Raw).await.map(tonic::Response::into_inner)
+    }
+
+    async fn complaint(&self, request: RateLimitRequest) -> String {
+        let status = self.client().await.should_rate_limit(request).await.unwrap_err();
+        assert_eq!(status.code(), tonic::Code::InvalidArgument);
+        status.message().to_owned()
+    }
+}
+
+#[tokio::test]
+async fn what_makes_no_sense_is_said_clearly() {
+    let served = Served::common();
+    let one = descriptor(&[("user", "u")]);
+    let no_domain = RateLimitRequest { domain: String::new(), ..request(vec![one.clone()]) };
+    assert!(served.complaint(no_domain).await.contains("domain is empty"));
+    assert!(served.complaint(request(Vec::new())).await.contains("no descriptors"));
+    let many = served.complaint(request(vec![one.clone(); MAX_DESCRIPTORS + 1])).await;
+    assert!(many.contains("33 descriptors"), "{many}");
+    let wide = descriptor(&vec![("k", "v"); MAX_ENTRIES + 1]);
+    let wide = served.complaint(request(vec![one.clone(), wide])).await;
+    assert!(wide.contains("descriptor 1 has 17 entries"), "{wide}");
+    for unit in [0, 7, -1, i32::MAX] {
+        let limit = Some(RateLimitOverride { requests_per_unit: 1, unit });
+        let unit = served.complaint(request(vec![RateLimitDescriptor { limit, ..one.clone() }])).await;
+        assert!(unit.contains("no unit"), "{unit}");
+    }
+    let garbled = served.send(vec![0xff; 20]).await.unwrap_err();
+    assert_eq!(garbled.code(), tonic::Code::InvalidArgument, "{garbled}");
+}
+
+#[tokio::test]
+async fn all_that_is_allowed_at_once_is_answered() {
+    let served = Served::common();
+    let users: Vec<String> = (0..MAX_DESCRIPTORS).map(|at| at.to_string()).collect();
+    let all = users.iter().map(|user| descriptor(&vec![("user", user.as_str()); MAX_ENTRIES])).collect();
+    assert_eq!(codes(&served.ask(request(all)).await), [Code::Ok; MAX_DESCRIPTORS + 1]);
+}
+
+#[tokio::test]
+async fn long_values_and_keys_count_like_any_other() {
+    let served = Served::common();
+    let [one, other] = ["a", "b"].map(|end| "x".repeat(20_000) + end);
+    for _ in 0..3 {
+        assert_eq!(codes(&served.ask_about(&[descriptor(&[("user", &one)])]).await), [Code::Ok; 2]);
+    }
+    assert_eq!(codes(&served.ask_about(&[descriptor(&[("user", &one)])]).await), [Code::OverLimit; 2]);
+    assert_eq!(codes(&served.ask_about(&[descriptor(&[("user", &other)])]).await), [Code::Ok; 2]);
+    let beside = [("user", one.as_str()), (other.as_str(), ""), ("", "")];
+    assert_eq!(codes(&served.ask_about(&[descriptor(&beside)]).await), [Code::OverLimit; 2]);
+}
+
+#[tokio::test]
+async fn bytes_that_are_no_text_count_like_any_other() {
+    let served = Served::common();
+    let bytes = |user: [u8; 2]| {
+        let mut bytes = request(vec![descriptor(&[("user", "\u{1}\u{2}")])]).encode_to_vec();
+        let at = bytes.windows(2).position(|two| two == [1, 2]).unwrap();
+        bytes[at..at + 2].copy_from_slice(&user);
+        bytes
+    };
+    for _ in 0..3 {
+        assert_eq!(served.send(bytes([0xff, 0x80])).await.unwrap().overall_code(), Code::Ok);
+    }
+    assert_eq!(served.send(bytes([0xff, 0x80])).await.unwrap().overall_code(), Code::OverLimit);
+    assert_eq!(served.send(bytes([0xff, 0x81])).await.unwrap().overall_code(), Code::Ok, "somebody else");
+}
+
+#[tokio::test]
+async fn a_message_that_is_too_large_is_refused() {
+    let settings = ListenSettings { max_body: 4096, ..ListenSettings::default() };
+    let served = Served::with(app(still_store(), common_policies()), &settings);
+    let large = request(vec![descriptor(&[("user", &"x".repeat(5000))])]);
+    let status = served.client().await.should_rate_limit(large).await.unwrap_err();
+    assert_eq!(status.code(), tonic::Code::ResourceExhausted);
+    assert_eq!(codes(&served.ask_about(&[descriptor(&[("user", &"x".repeat(3000))])]).await), [Code::Ok; 2]);
+}
+
+#[tokio::test]
+async fn other_methods_and_services_are_not_there() {
+    let served = Served::common();
+    for path in ["/envoy.service.ratelimit.v3.RateLimitService/Other", "/some.Service/Method"] {
+        let mut grpc = Grpc::new(served.channel().await);
+        grpc.ready().await.unwrap();
+        let answer = grpc.unary(Request::new(Vec::new()), path.parse().unwrap(), Raw).await;
+        assert_eq!(answer.unwrap_err().code(), tonic::Code::Unimplemented, "{path}");
+    }
+}
+
+fn text() -> impl Strategy<Value = String> {
+    const KNOWN: &[&str] =
+        &["user", "path", "/login", "watched", "free", "paid", "role", "staff", "nobody", "both", ""];
+    prop_oneof![4 => prop::sample::select(KNOWN).prop_map(str::to_owned), 1 => ".{0,8}", 1 => "x{900,1100}"]
+}
+
+fn any_descriptor() -> impl Strategy<Value = RateLimitDescriptor> {
+    let entries = prop::collection::vec((text(), text()).prop_map(|(key, value)| Entry { key, value }), 0..5);
+    let limit = (prop_oneof![0..5_u32, any::<u32>()], -1..9_i32);
+    let limit = limit.prop_map(|(requests_per_unit, unit)| RateLimitOverride { requests_per_unit, unit });
+    let units = prop_oneof![Just(None), (0..4_u64).prop_map(Some), any::<u64>().prop_map(Some)];
+    (entries, prop::option::weighted(0.2, limit), units, any::<bool>()).prop_map(
+        |(entries, limit, hits_addend, is_negative_hits)| RateLimitDescriptor {
+            entries,
+            limit,
+            hits_addend,
+            is_negative_hits,
+        },
+    )
+}
+
+fn any_request() -> impl Strategy<Value = RateLimitRequest> {
+    let domain = prop_oneof![8 => Just("edge".to_owned()), 1 => ".{0,3}"];
+    let units = prop_oneof![0..3_u32, any::<u32>()];
+    (domain, prop::collection::vec(any_descriptor(), 0..7), units)
+        .prop_map(|(domain, descriptors, hits_addend)| RateLimitRequest { domain, descriptors, hits_addend })
+}
+
+proptest! {
+    /// One store for all requests of a case, so that limits are used up on the way.
+    #[test]
+    fn each_descriptor_has_its_status(requests in prop::collection::vec(any_request(), 1..12)) {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+        let app = app(still_store(), common_policies());
+        for request in requests {
+            let descriptors = request.descriptors.len();
+            let sensible = !request.domain.is_empty() && descriptors > 0;
+            let units_known = request.descriptors.iter().all(|one| {
+                one.limit.is_none_or(|limit| limit.requests_per_unit == 0 || (1..=6).contains(&limit.unit))
+            });
+            match runtime.block_on(crate::edge::rls::should_rate_limit(&app, Api::Rls, request, None)) {
+                Ok(response) => {
+                    prop_assert!(sensible && units_known);
+                    prop_assert_eq!(response.statuses.len(), descriptors);
+                    let codes = codes(&response);
+                    prop_assert!(!codes.contains(&Code::Unknown));
+                    let over = response.overall_code() == Code::OverLimit;
+                    prop_assert_eq!(over, !response.raw_body.is_empty());
+                    prop_assert_eq!(over, header(&response, "content-type").is_some());
+                    prop_assert!(over || header(&response, "retry-after").is_none());
+                    prop_assert!(!over || codes[1..].contains(&Code::OverLimit));
+                }
+                Err(_) => prop_assert!(!sensible || !units_known),
+            }
+        }
+    }
+}

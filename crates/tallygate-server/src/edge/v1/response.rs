@@ -1,0 +1,79 @@
+//! The answers of `/v1`.
+
+use axum::response::Response;
+use http::StatusCode;
+use serde_json::{Value, json};
+use tallygate::{Decision, Mode, Outcome, Ruling, Source, Verdict};
+use tallygate_http::{Dialect, Headers, Line, Problem, decision_json, verdict_headers, verdict_json, verdict_problem};
+
+use crate::answer::{Answer, distinct_states};
+use crate::edge::json::{json_response, ok, problem_json, problem_response};
+use crate::edge::store_problem;
+use crate::question::{AdHoc, Verb};
+
+/// Writes the answer to a question with this verb.
+pub(super) fn write(verb: Verb, answer: &Answer<'_>, dialect: Dialect) -> Response {
+    match answer {
+        Answer::Verdict(verdict) if verb == Verb::Refund => match verdict.store_error() {
+            Some(error) => problem_response(&store_problem(error)),
+            None => refunded(distinct_states(verdict).map(|ruling| (ruling.policy().name(), ruling.given_back()))),
+        },
+        Answer::Verdict(verdict) => verdict_response(verdict, dialect),
+        Answer::Decision(asked, decision) => decision_response(asked, decision, dialect),
+        Answer::Refunded(asked, units) => refunded([(asked.policy.as_str(), *units)]),
+        Answer::Forgotten(states) => ok(&json!({ "forgotten": states })),
+    }
+}
+
+/// 200, 429, or 503 if the store could not answer and a policy denies then.
+fn verdict_response(verdict: &Verdict, dialect: Dialect) -> Response {
+    if let Some(ruling) = too_costly(verdict) {
+        return problem_response(&too_costly_problem(ruling));
+    }
+    let problem = (verdict.outcome() != Outcome::Allowed).then(|| verdict_problem(verdict));
+    let mut response = decided(problem, verdict_json(verdict));
+    verdict_headers(verdict, dialect, response.headers_mut());
+    response
+}
+
+fn decision_response(asked: &AdHoc, decision: &Decision, dialect: Dialect) -> Response {
+    let (policy, status, allowed) = (asked.policy.as_str(), decision.binding(), decision.allowed());
+    let problem = (!allowed).then(|| Problem::quota_exceeded(&[policy], status.retry_after()));
+    let mut response = decided(problem, decision_json(&[policy], decision));
+    let lines = [Line { policy, limit: &asked.limit, status }];
+    let headers = Headers { dialect, lines: &lines, binding: Some(0), allowed, unix_now: dialect.unix_now() };
+    headers.apply(response.headers_mut());
+    response
+}
+
+/// The object of a decision, after the members of the problem if it was refused.
+fn decided(problem: Option<Problem>, decision: Value) -> Response {
+    let Some(problem) = problem else { return json_response(StatusCode::OK, &decision) };
+    let mut body = problem.to_json();
+    if let (Some(body), Value::Object(decision)) = (body.as_object_mut(), decision) {
+        body.extend(decision);
+    }
+    problem_json(problem.status(), &body)
+}
+
+fn too_costly(verdict: &Verdict) -> Option<&Ruling> {
+    verdict.rulings().iter().find(|ruling| ruling.mode() == Mode::Enforce && ruling.source() == Source::TooCostly)
+}
+
+fn too_costly_problem(ruling: &Ruling) -> Problem {
+    let (policy, capacity) = (ruling.policy().name().escape_debug(), ruling.status().limit());
+    Problem::bad_request(format!(
+        "A cost of {} can never pass `{policy}`, which holds at most {capacity}: lower the cost or raise the limit.",
+        ruling.asked()
+    ))
+}
+
+fn refunded<'p>(policies: impl IntoIterator<Item = (&'p str, u64)>) -> Response {
+    let mut total = 0;
+    let policies = policies.into_iter().map(|(policy, units)| {
+        total += units;
+        json!({"policy": policy, "refunded": units})
+    });
+    let policies: Vec<Value> = policies.collect();
+    ok(&json!({"refunded": total, "policies": policies}))
+}

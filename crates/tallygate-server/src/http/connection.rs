@@ -1,0 +1,140 @@
+//! One HTTP connection: how it is set up, and when it ends.
+
+use std::convert::Infallible;
+use std::future::poll_fn;
+use std::hash::{BuildHasher as _, RandomState};
+use std::net::SocketAddr;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::Duration;
+
+use axum::body::{Body, Bytes};
+use http::{Request, Response};
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::server::conn::auto;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::time::{Instant, sleep_until};
+use tokio_util::sync::CancellationToken;
+use tower::{BoxError, Service};
+
+use super::Http;
+use super::activity::{Activity, Ending, Watched};
+use super::request::Requests;
+use crate::accept::{Port, Protocol};
+
+const MAX_HEADER: u32 = 16 * 1024;
+const MAX_HEADERS: usize = 100;
+const MAX_STREAMS: u32 = 128;
+const PING_EVERY: Duration = Duration::from_secs(20);
+const PONG_WITHIN: Duration = Duration::from_secs(10);
+
+impl<S, B> Protocol for Http<S>
+where
+    S: Service<Request<Body>, Response = Response<B>, Error = Infallible> + Clone + Send + Sync + 'static,
+    S::Future: Send,
+    B: http_body::Body<Data = Bytes> + Send + 'static,
+    B::Error: Into<BoxError>,
+{
+    const NO_ROOM: &'static [u8] =
+        b"HTTP/1.1 503 Service Unavailable\r\nretry-after: 1\r\ncontent-length: 0\r\nconnection: close\r\n\r\n";
+
+    async fn serve<I>(self, stream: I, peer: SocketAddr, accepted_at: Instant, port: Arc<Port>)
+    where
+        I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
+        let activity = Arc::new(Activity::new(accepted_at));
+        let closing = CancellationToken::new();
+        let requests = Arc::new(Requests {
+            http: self,
+            peer,
+            activity: Arc::clone(&activity),
+            port: Arc::clone(&port),
+            closing: closing.clone(),
+        });
+        let stream = TokioIo::new(Watched::new(stream, Arc::clone(&activity)));
+        let builder = builder();
+        let service = service_fn(move |request| Arc::clone(&requests).answer(request));
+        let mut connection = pin!(builder.serve_connection(stream, service));
+
+        let ending = tokio::select! {
+            ending = end(&activity, accepted_at, &port, connection.as_mut()) => ending,
+            () = port.cut.cancelled() => return,
+        };
+        tracing::debug!(listener = port.name, addr = %peer, ?ending, "connection ends");
+        let grace = match ending {
+            // Nothing left of these is worth waiting for.
+            Ending::Done | Ending::SlowHeader | Ending::Stalled => return,
+            Ending::Idle | Ending::Old => port.settings.age_grace,
+            // The listener decides when it has waited long enough, and cuts.
+            Ending::Drained => Duration::MAX,
+        };
+        closing.cancel();
+        connection.as_mut().graceful_shutdown();
+        tokio::select! {
+            _ = tokio::time::timeout(grace, connection) => {}
+            () = port.cut.cancelled() => {}
+        }
+    }
+}
+
+/// Drives the connection until it must end.
+async fn end(activity: &Activity, started: Instant, port: &Port, mut connection: Pin<&mut impl Future>) -> Ending {
+    let settings = &port.settings;
+    let until = started + jittered(settings.max_age);
+    let mut drain = pin!(port.drain.cancelled());
+    let mut timer = pin!(sleep_until(until.min(started + settings.header_timeout)));
+    poll_fn(|cx| {
+        if connection.as_mut().poll(cx).is_ready() {
+            return Poll::Ready(Ending::Done);
+        }
+        if drain.as_mut().poll(cx).is_ready() {
+            return Poll::Ready(Ending::Drained);
+        }
+        // Set back only to wake earlier: a busy connection moves its deadline with every request, and pays for
+        // that once, when the timer goes off for nothing.
+        if let Some((at, _)) = activity.due(settings)
+            && at < timer.deadline()
+        {
+            timer.as_mut().reset(at);
+        }
+        while timer.as_mut().poll(cx).is_ready() {
+            let now = Instant::now();
+            let next = match activity.due(settings) {
+                _ if until <= now => return Poll::Ready(Ending::Old),
+                Some((at, ending)) if at <= now => return Poll::Ready(ending),
+                Some((at, _)) => at,
+                None => now + settings.idle_timeout,
+            };
+            timer.as_mut().reset(next.min(until));
+        }
+        Poll::Pending
+    })
+    .await
+}
+
+/// Give or take a tenth, so that connections opened together do not all come back together.
+fn jittered(age: Duration) -> Duration {
+    // The keys of a hash map are the standard library's only randomness, and enough for this.
+    let thousandths = u32::try_from(RandomState::new().hash_one(()) % 201).expect("below 201");
+    age / 1000 * (900 + thousandths)
+}
+
+fn builder() -> auto::Builder<TokioExecutor> {
+    let mut builder = auto::Builder::new(TokioExecutor::new());
+    builder
+        .http1()
+        .timer(TokioTimer::new())
+        .header_read_timeout(None)
+        .max_buf_size(MAX_HEADER as usize)
+        .max_headers(MAX_HEADERS);
+    builder
+        .http2()
+        .timer(TokioTimer::new())
+        .max_concurrent_streams(MAX_STREAMS)
+        .max_header_list_size(MAX_HEADER)
+        .keep_alive_interval(PING_EVERY)
+        .keep_alive_timeout(PONG_WITHIN);
+    builder
+}

@@ -1,0 +1,113 @@
+//! One request: admitted or shed, under a deadline, its panics caught.
+
+use std::convert::Infallible;
+use std::future::poll_fn;
+use std::net::SocketAddr;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::Poll;
+
+use axum::body::{Body, Bytes};
+use axum::extract::ConnectInfo;
+use http::{Request, Response, header};
+use hyper::body::Incoming;
+use tokio_util::sync::CancellationToken;
+use tower::{BoxError, Service, ServiceExt as _};
+
+use super::Http;
+use super::activity::Activity;
+use super::body::{AnswerBody, RequestBody};
+use super::refusal::{Refusal, speaks_grpc};
+use crate::accept::Port;
+
+/// What the requests of one connection share.
+#[derive(Debug)]
+pub(super) struct Requests<S> {
+    pub(super) http: Http<S>,
+    pub(super) peer: SocketAddr,
+    pub(super) activity: Arc<Activity>,
+    pub(super) port: Arc<Port>,
+    /// Cancelled when the connection is to end.
+    pub(super) closing: CancellationToken,
+}
+
+impl<S, B> Requests<S>
+where
+    S: Service<Request<Body>, Response = Response<B>, Error = Infallible> + Clone,
+    B: http_body::Body<Data = Bytes> + Send + 'static,
+    B::Error: Into<BoxError>,
+{
+    pub(super) async fn answer(
+        self: Arc<Self>,
+        request: Request<Incoming>,
+    ) -> Result<Response<AnswerBody>, Infallible> {
+        let open = self.activity.request();
+        self.port.stats.add_request();
+        let grpc = speaks_grpc(request.headers());
+        let version = request.version();
+        let response = match self.admit(request).await {
+            Ok(response) => response,
+            Err(refusal) => refusal.answer(grpc, version),
+        };
+        Ok(response.map(|body| AnswerBody::new(body, open, grpc.then_some(&self.closing))))
+    }
+
+    async fn admit(&self, request: Request<Incoming>) -> Result<Response<Body>, Refusal> {
+        // Until the answer begins, not until it is sent: a gRPC stream may last as long as its connection.
+        let _entered = match self.http.in_flight.enter() {
+            Some(entered) => Some(entered),
+            None if asks_for_health(request.uri().path()) => None,
+            None => {
+                self.port.stats.add_shed();
+                return Err(Refusal::Overloaded);
+            }
+        };
+        let awaits_continue = request.headers().contains_key(header::EXPECT);
+        let (mut parts, incoming) = request.into_parts();
+        let body = RequestBody::new(incoming, self.port.settings.max_body);
+        let state = body.state();
+        let deadline = self.port.settings.request_timeout;
+        if state.is_too_large() {
+            // Whoever waits for `100 Continue` has sent nothing yet, and reading would ask for it.
+            if !awaits_continue {
+                let _ = tokio::time::timeout(deadline, body.discard()).await;
+            }
+            return Err(Refusal::TooLarge);
+        }
+        parts.extensions.insert(ConnectInfo(self.peer));
+        let request = Request::from_parts(parts, Body::new(body));
+        match tokio::time::timeout(deadline, self.call(request)).await {
+            // Whatever the service made of the cut body.
+            Ok(Ok(_)) if state.is_too_large() => Err(Refusal::TooLarge),
+            Ok(answered) => answered,
+            Err(_) if state.is_arriving() => Err(Refusal::SlowBody),
+            Err(_) => Err(Refusal::SlowAnswer),
+        }
+    }
+
+    async fn call(&self, request: Request<Body>) -> Result<Response<Body>, Refusal> {
+        let mut work = pin!(async { self.http.service.clone().oneshot(request).await });
+        let caught = poll_fn(|cx| {
+            // Safe to look at afterwards: a future that panicked is only dropped.
+            match catch_unwind(AssertUnwindSafe(|| work.as_mut().poll(cx))) {
+                Ok(polled) => polled.map(Some),
+                Err(_) => Poll::Ready(None),
+            }
+        });
+        match caught.await {
+            Some(Ok(response)) => Ok(response.map(Body::new)),
+            None => {
+                self.port.stats.add_panic();
+                tracing::error!(listener = self.port.name, "a handler panicked: please report it");
+                Err(Refusal::Panicked)
+            }
+        }
+    }
+}
+
+/// An overloaded server is alive; a probe that cannot get through would have it restarted, and the load moved on to
+/// the next one.
+fn asks_for_health(path: &str) -> bool {
+    matches!(path, "/livez" | "/readyz" | "/healthcheck") || path.starts_with("/grpc.health.v1.Health/")
+}

@@ -1,0 +1,92 @@
+//! What callers ask, whichever edge reads it.
+
+use tallygate::{Ask, Charge, Check, Cost, Descriptor, Key, KeyError, Limit, Timestamp};
+
+use crate::labels::labels;
+
+labels! {
+    /// What a call does to states.
+    Verb {
+        /// Charges if it fits.
+        Check = "check",
+        /// Answers as `check` would, and charges nothing.
+        Peek = "peek",
+        /// Gives back what was charged.
+        Refund = "refund",
+        /// Forgets states.
+        Reset = "reset",
+    }
+}
+
+/// One call.
+#[derive(Debug)]
+pub(crate) struct Question {
+    pub(crate) verb: Verb,
+    pub(crate) about: About,
+}
+
+/// Which limits a call is about.
+#[derive(Debug)]
+pub(crate) enum About {
+    /// The policies of a domain that the descriptors fall under. What to charge is said for each descriptor: Envoy's
+    /// protocol may mix checks, peeks and refunds in one call.
+    Policies { domain: String, asks: Vec<Ask> },
+    /// A limit that the caller brings along.
+    AdHoc(AdHoc),
+}
+
+/// A key and its limit. Made by [`AdHoc::new`] only, which validates them.
+#[derive(Debug)]
+pub(crate) struct AdHoc {
+    pub(crate) policy: String,
+    pub(crate) key: String,
+    pub(crate) limit: Limit,
+    cost: Cost,
+    pub(crate) charged_at: Option<Timestamp>,
+}
+
+impl Question {
+    /// About the policies of `domain`, the same for every descriptor. A refund is of units charged at `charged_at`, or
+    /// just now.
+    pub(crate) fn by_policy(
+        verb: Verb,
+        domain: String,
+        descriptors: impl IntoIterator<Item = Descriptor>,
+        cost: Cost,
+        charged_at: Option<Timestamp>,
+    ) -> Self {
+        let charge = match verb {
+            Verb::Check => Charge::Take(cost),
+            Verb::Peek | Verb::Reset => Charge::Look,
+            Verb::Refund => Charge::GiveBack(cost, charged_at),
+        };
+        let asks = descriptors.into_iter().map(|descriptor| Ask { descriptor, charge, limit: None }).collect();
+        Self { verb, about: About::Policies { domain, asks } }
+    }
+
+    /// `None` for ad hoc questions.
+    pub(crate) fn domain(&self) -> Option<&str> {
+        match &self.about {
+            About::Policies { domain, .. } => Some(domain),
+            About::AdHoc(_) => None,
+        }
+    }
+}
+
+impl AdHoc {
+    pub(crate) fn new(
+        policy: String,
+        key: String,
+        limit: Limit,
+        cost: Cost,
+        charged_at: Option<Timestamp>,
+    ) -> Result<Self, KeyError> {
+        Key::new(&policy, &key)?;
+        Ok(Self { policy, key, limit, cost, charged_at })
+    }
+
+    pub(crate) fn check(&self) -> Check<'_> {
+        let key = Key::new(&self.policy, &self.key).expect("validated by `new`");
+        Check::new(key, &self.limit).cost(self.cost)
+    }
+}

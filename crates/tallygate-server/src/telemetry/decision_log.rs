@@ -1,0 +1,183 @@
+//! Log lines about decisions: at once if a policy answers without the store, for each refused call on request.
+
+use std::sync::LazyLock;
+
+use tallygate::{Source, StoreError, Verdict};
+use tokio::time::Instant;
+use tracing::Level;
+
+use super::log_throttle::OnErrorNotes;
+use super::pseudonym::pseudonym;
+use crate::decision_event::{Asked, CallOutcome, DecisionEvent};
+
+/// The target of every line about a decision, for filters.
+macro_rules! target {
+    () => {
+        "tallygate_server::decision"
+    };
+}
+
+/// Per process, as the log is.
+static NOTES: LazyLock<OnErrorNotes> = LazyLock::new(OnErrorNotes::default);
+
+/// Writes what there is to write. With nothing wrong and no debugging, this takes no lock, reads no clock and allocates
+/// nothing.
+pub(super) fn observe(event: &DecisionEvent<'_>) {
+    let Some(asked) = event.asked else { return };
+    if let (Some(verdict), Some(error)) = (asked.verdict(), asked.store_error())
+        && tracing::enabled!(target: target!(), Level::WARN)
+    {
+        warn(&NOTES, verdict, error);
+    }
+    if matches!(event.outcome, CallOutcome::Denied | CallOutcome::Unavailable)
+        && tracing::enabled!(target: target!(), Level::DEBUG)
+    {
+        debug(event.outcome, &asked);
+    }
+}
+
+fn debug(outcome: CallOutcome, asked: &Asked<'_>) {
+    let binding = asked.binding();
+    tracing::debug!(
+        target: target!(),
+        domain = asked.question.domain(),
+        policy = binding.as_ref().map(|binding| binding.policy),
+        outcome = outcome.name(),
+        source = binding.as_ref().and_then(|binding| binding.source).map(Source::name),
+        subject = binding.as_ref().map(|binding| pseudonym(binding.subject)),
+        store_error = asked.store_error().map(kind),
+        "not allowed"
+    );
+}
+
+/// One line for each policy that answered without the store and was not spoken of just now.
+fn warn(notes: &OnErrorNotes, verdict: &Verdict, error: &StoreError) {
+    let now = Instant::now();
+    let mut before = None;
+    for ruling in verdict.rulings() {
+        let without = matches!(ruling.source(), Source::OnErrorAllow | Source::OnErrorDeny | Source::OnErrorLocal);
+        // One policy may rule on several descriptors: rulings are in the order of policies, and a call counts once.
+        if !without || before.replace(ruling.place()) == Some(ruling.place()) {
+            continue;
+        }
+        let policy = ruling.policy();
+        let Some(answered) = notes.answered(policy.key_name(), now) else { continue };
+        tracing::warn!(
+            target: target!(),
+            domain = policy.domain(),
+            policy = policy.name(),
+            on_error = policy.on_error().name(),
+            answered,
+            store_error = kind(error),
+            reason = %error,
+            "on_error answered"
+        );
+    }
+}
+
+/// The words of the metric `tallygate_store_errors_total`.
+fn kind(error: &StoreError) -> &'static str {
+    match error {
+        StoreError::Unavailable { .. } => "unavailable",
+        StoreError::Ambiguous { .. } => "ambiguous",
+        StoreError::Overloaded { .. } => "overloaded",
+        StoreError::Refused { .. } => "refused",
+        _ => "corrupt",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use serde_json::{Value, json};
+    use tallygate::{Cost, Limiter, MemoryStore, OnError};
+    use tracing::level_filters::LevelFilter;
+
+    use super::super::Format;
+    use super::super::log_format::tests::written;
+    use super::super::tests::scene::{DOWN, Scene};
+    use super::*;
+    use crate::answer::Answer;
+    use crate::decision_event::Api;
+    use crate::question::{About, AdHoc, Question, Verb};
+
+    /// The lines that ten calls of alice leave behind. Each test has its own domain: what was said is kept by process.
+    fn lines(domain: &str, level: LevelFilter, on_error: Option<OnError>) -> Vec<Value> {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let scene = Scene::new(domain, on_error.unwrap_or_default());
+        let out = written(Format::Json, level, || {
+            for _ in 0..10 {
+                match on_error {
+                    None => runtime.block_on(scene.call("alice")).unwrap(),
+                    Some(_) => runtime.block_on(scene.call_in_vain("alice")).unwrap(),
+                };
+            }
+        });
+        assert!(!out.contains("alice"), "{out}");
+        out.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    }
+
+    #[test]
+    fn debug_tells_of_each_denied_call_and_info_of_none() {
+        assert_eq!(lines("denied-info", LevelFilter::INFO, None), Vec::<Value>::new());
+        let lines = lines("denied-debug", LevelFilter::DEBUG, None);
+        assert_eq!(lines.len(), 9, "one call was allowed");
+        let subject = pseudonym(tallygate::Subject::new([("user", "alice")]).as_str());
+        for line in lines {
+            assert_eq!([&line["level"], &line["target"]], ["DEBUG", "tallygate_server::decision"]);
+            let fields = json!({
+                "domain": "denied-debug", "policy": "per-user", "outcome": "denied", "source": "store",
+                "subject": subject,
+            });
+            assert_eq!(line["fields"], fields);
+        }
+    }
+
+    #[test]
+    fn debug_tells_of_a_denied_ad_hoc_call() {
+        let asked = AdHoc::new("login".into(), "alice".into(), "0/s".parse().unwrap(), Cost::ONE, None).unwrap();
+        let decision = Limiter::new(MemoryStore::new()).check_now(asked.check()).unwrap();
+        let question = Question { verb: Verb::Check, about: About::AdHoc(asked) };
+        let About::AdHoc(asked) = &question.about else { unreachable!() };
+        let result = Ok(Answer::Decision(asked, decision));
+        let asked = Asked { question: &question, result: &result, took: Duration::ZERO };
+        let out = written(Format::Json, LevelFilter::DEBUG, || observe(&DecisionEvent::answered(Api::Http, asked)));
+        let line: Value = serde_json::from_str(out.trim_end()).unwrap();
+        let fields =
+            json!({"policy": "login", "outcome": "denied", "source": "zero_limit", "subject": pseudonym("alice")});
+        assert_eq!(line["fields"], fields);
+    }
+
+    #[test]
+    fn debug_tells_why_a_call_could_not_be_decided() {
+        let lines = lines("down-debug", LevelFilter::DEBUG, Some(OnError::Deny));
+        let told: Vec<&Value> = lines.iter().filter(|line| line["level"] == "DEBUG").collect();
+        assert_eq!(told.len(), 10);
+        let fields = &told[0]["fields"];
+        let words = ["outcome", "source", "store_error"].map(|field| &fields[field]);
+        assert_eq!(words, ["unavailable", "on_error_deny", "unavailable"]);
+    }
+
+    #[test]
+    fn a_policy_that_answers_without_its_store_says_so_once_and_not_at_each_call() {
+        for on_error in [OnError::Allow, OnError::Deny, OnError::Local] {
+            let domain = format!("down-{}", on_error.name());
+            let lines = lines(&domain, LevelFilter::INFO, Some(on_error));
+            let [line] = lines.as_slice() else { panic!("one line: {lines:?}") };
+            assert_eq!([&line["level"], &line["message"]], ["WARN", "on_error answered"]);
+            let fields = json!({
+                "domain": domain, "policy": "per-user", "on_error": on_error.name(), "answered": 1,
+                "store_error": "unavailable", "reason": format!("the store is unavailable: {DOWN}"),
+            });
+            assert_eq!(line["fields"], fields);
+        }
+    }
+
+    #[test]
+    fn nothing_is_counted_for_a_log_that_takes_no_warnings() {
+        assert_eq!(lines("quiet", LevelFilter::ERROR, Some(OnError::Deny)), Vec::<Value>::new());
+        let told = lines("quiet", LevelFilter::WARN, Some(OnError::Deny));
+        assert_eq!(told[0]["fields"]["answered"], 1);
+    }
+}

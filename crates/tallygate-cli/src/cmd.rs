@@ -1,13 +1,10 @@
 //! The verbs: one file each, with its `Args` and its `run`.
 
 pub(crate) mod audit;
-pub(crate) mod check;
+pub(crate) mod call;
 pub(crate) mod counter;
 pub(crate) mod demo;
 pub(crate) mod explain;
-pub(crate) mod peek;
-pub(crate) mod refund;
-pub(crate) mod reset;
 pub(crate) mod schema;
 pub(crate) mod serve;
 pub(crate) mod validate;

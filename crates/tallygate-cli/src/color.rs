@@ -16,42 +16,24 @@ impl Color {
         Self { on: std::io::stdout().is_terminal() && !refused }
     }
 
-    pub(crate) fn title(self, text: &str) -> String {
-        self.wrap("1", text)
-    }
-
-    pub(crate) fn offered(self, text: &str) -> String {
-        self.wrap("36", text)
-    }
-
-    pub(crate) fn admitted(self, text: &str) -> String {
-        self.wrap("32", text)
-    }
-
-    pub(crate) fn refused(self, text: &str) -> String {
-        self.wrap("2;31", text)
-    }
-
-    /// What is as promised.
-    pub(crate) fn good(self, text: &str) -> String {
-        self.wrap("32", text)
-    }
-
-    /// What is not.
-    pub(crate) fn bad(self, text: &str) -> String {
-        self.wrap("1;31", text)
-    }
-
-    /// What went over the limit.
-    pub(crate) fn over(self, text: &str) -> String {
-        self.wrap("1;33", text)
-    }
-
-    pub(crate) fn faint(self, text: &str) -> String {
-        self.wrap("2", text)
+    pub(crate) fn plain(self, text: &str) -> String {
+        text.to_owned()
     }
 
     fn wrap(self, code: &str, text: &str) -> String {
         if self.on && !text.trim().is_empty() { format!("\x1b[{code}m{text}\x1b[0m") } else { text.to_owned() }
     }
 }
+
+/// A method for each tone: its name and its code.
+macro_rules! tones {
+    ($($tone:ident $code:literal,)+) => {
+        impl Color {
+            $(pub(crate) fn $tone(self, text: &str) -> String {
+                self.wrap($code, text)
+            })+
+        }
+    };
+}
+
+tones! { title "1", faint "2", good "32", bad "1;31", offered "36", refused "2;31", over "1;33", }

@@ -3,7 +3,6 @@
 mod cmd;
 
 mod policies;
-mod question;
 mod store;
 
 mod color;
@@ -21,7 +20,7 @@ use clap::{Parser, Subcommand};
 use tallygate::LimitError;
 use tallygate_http::sanitize;
 
-use cmd::{audit, check, counter, demo, explain, peek, refund, reset, schema, serve, validate, verify};
+use cmd::{audit, call, counter, demo, explain, schema, serve, validate, verify};
 use output::Outcome;
 use policies::Unusable;
 
@@ -55,10 +54,18 @@ Exit codes: 0 allowed or done, 1 denied, 2 error.";
 enum Command {
     Serve(Box<serve::Args>),
     Demo(demo::Args),
-    Check(check::Args),
-    Peek(peek::Args),
-    Refund(refund::Args),
-    Reset(reset::Args),
+    /// Charge a call if every limit has room for it
+    #[command(after_help = call::CHECK_EXAMPLES)]
+    Check(call::Args<call::CheckArgs>),
+    /// Say what `check` would answer, and charge nothing
+    #[command(after_help = call::PEEK_EXAMPLES)]
+    Peek(call::Args<call::CostArg>),
+    /// Give back units that a call was charged, and say how many counted
+    #[command(after_help = call::REFUND_EXAMPLES)]
+    Refund(call::Args<call::RefundArgs>),
+    /// Forget what a subject has used, and say whether there was anything to forget
+    #[command(after_help = call::RESET_EXAMPLES)]
+    Reset(call::Args<()>),
     Counter(counter::Args),
     Verify(verify::Args),
     #[command(hide = true)]
@@ -100,10 +107,10 @@ fn run(command: Command) -> anyhow::Result<Outcome> {
         match command {
             Command::Serve(_) => unreachable!("it has gone its own way"),
             Command::Demo(args) => demo::run(&args, &mut out),
-            Command::Check(args) => check::run(args, &mut out).await,
-            Command::Peek(args) => peek::run(args, &mut out).await,
-            Command::Refund(args) => refund::run(args, &mut out).await,
-            Command::Reset(args) => reset::run(args, &mut out).await,
+            Command::Check(args) => call::check(args, &mut out).await,
+            Command::Peek(args) => call::peek(args, &mut out).await,
+            Command::Refund(args) => call::refund(args, &mut out).await,
+            Command::Reset(args) => call::reset(args, &mut out).await,
             Command::Counter(args) => counter::run(args, &mut out).await,
             Command::Verify(args) => verify::run(args, &mut out).await,
             Command::VerifyWorker(args) => verify::worker::run(args, &mut out).await,

@@ -32,12 +32,9 @@ impl std::error::Error for Unusable {}
 /// A finding as editors and people read it: `file:line:column: error: message`, then what to do about it.
 pub(crate) fn text(finding: &Finding) -> String {
     // What comes from a file or its name must not start a line of its own.
-    let Finding { severity, file, line, column, message, help } = finding;
-    let mut text = format!("{}:{line}:{column}: {severity}: {}", sanitize::text(file), sanitize::text(message));
-    if let Some(help) = help {
-        text += &format!("\n  help: {}", sanitize::text(help));
-    }
-    text
+    let Finding { file, message, help, .. } = finding;
+    let (file, message, help) = (sanitize::text(file), sanitize::text(message), help.as_deref().map(sanitize::text));
+    Finding { file, message, help, ..*finding }.to_string()
 }
 
 /// Pairs of name and text, all of them together one configuration.

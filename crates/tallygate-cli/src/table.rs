@@ -17,20 +17,12 @@ pub(crate) struct Table {
 pub(crate) struct Cell {
     text: String,
     right: bool,
-    tone: Tone,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Tone {
-    Plain,
-    Faint,
-    Good,
-    Bad,
+    tone: fn(Color, &str) -> String,
 }
 
 impl Cell {
     pub(crate) fn word(text: impl Into<String>) -> Self {
-        Self { text: text.into(), right: false, tone: Tone::Plain }
+        Self { text: text.into(), right: false, tone: Color::plain }
     }
 
     pub(crate) fn number(number: u64) -> Self {
@@ -39,7 +31,7 @@ impl Cell {
 
     /// A number that is not one to a program: `50/50`, `1.2 MiB`.
     pub(crate) fn figure(text: impl Into<String>) -> Self {
-        Self { text: text.into(), right: true, tone: Tone::Plain }
+        Self { text: text.into(), right: true, tone: Color::plain }
     }
 
     /// A number that should be zero.
@@ -50,25 +42,20 @@ impl Cell {
     pub(crate) fn good_if(self, good: bool) -> Self {
         let tone = match (good, self.right) {
             // A zero among numbers needs no colour.
-            (true, true) => Tone::Plain,
-            (true, false) => Tone::Good,
-            (false, _) => Tone::Bad,
+            (true, true) => Color::plain,
+            (true, false) => Color::good,
+            (false, _) => Color::bad,
         };
         Self { tone, ..self }
     }
 
     fn heading(text: &str, right: bool) -> Self {
-        Self { text: text.to_owned(), right, tone: Tone::Faint }
+        Self { text: text.to_owned(), right, tone: Color::faint }
     }
 
     fn colored(&self, width: usize, last: bool, color: Color) -> String {
         let padding = " ".repeat(width - self.text.chars().count());
-        let text = match self.tone {
-            Tone::Plain => self.text.clone(),
-            Tone::Faint => color.faint(&self.text),
-            Tone::Good => color.good(&self.text),
-            Tone::Bad => color.bad(&self.text),
-        };
+        let text = (self.tone)(color, &self.text);
         match (self.right, last) {
             (true, _) => padding + &text,
             (false, true) => text,

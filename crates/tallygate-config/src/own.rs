@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::fmt::Display;
 use std::str::FromStr;
 
-use tallygate::{Algorithm, Limit, LimitBuilder, LimitError, Pattern, Policy, Rule, Want};
+use tallygate::{Algorithm, Limit, LimitError, Pattern, Policy, Rule, Want};
 
 use crate::config::{Draft, Matching};
 use crate::fields::{Fields, list, text};
@@ -203,14 +203,7 @@ fn limit(node: &Node, algorithm: Option<Algorithm>, findings: &mut Findings) -> 
     if written.trim() == "unlimited" {
         return Some(None);
     }
-    let read = written.parse::<LimitBuilder>().and_then(|builder| {
-        let builder = match (builder.chosen_algorithm(), algorithm) {
-            (None, Some(algorithm)) => builder.algorithm(algorithm),
-            _ => builder,
-        };
-        builder.build().map_err(|error| error.in_text(written))
-    });
-    match read {
+    match Limit::parse_with(written, algorithm) {
         Ok(limit) => Some(Some(limit)),
         Err(error) => {
             // The caret would stand in a line of its own.

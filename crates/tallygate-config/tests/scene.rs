@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tallygate::{Ask, Cost, Descriptor, ManualClock, MemoryStore, PolicySet, Timestamp, Verdict};
+use tallygate::{Ask, Cost, Descriptor, ManualClock, MemoryStore, PolicySet, Stores, Timestamp, Verdict};
 use tallygate_config::Config;
 
 /// Calls that are tried before a limit counts as none.
@@ -11,7 +11,7 @@ const MANY: usize = 3000;
 pub struct Scene {
     pub policies: PolicySet,
     pub warnings: Vec<String>,
-    store: MemoryStore,
+    stores: Stores<MemoryStore>,
     clock: ManualClock,
 }
 
@@ -30,7 +30,7 @@ impl Scene {
         let clock = ManualClock::new(Timestamp::from_micros(50 * 365 * 86_400 * 1_000_000));
         let store = MemoryStore::builder().clock(clock.clone()).build();
         let warnings = config.warnings.iter().map(ToString::to_string).collect();
-        Self { policies: config.policies, warnings, store, clock }
+        Self { policies: config.policies, warnings, stores: Stores::new(store), clock }
     }
 
     pub fn after(&self, seconds: u64) -> &Self {
@@ -41,10 +41,8 @@ impl Scene {
     pub fn verdict(&self, domain: &str, descriptors: &[&str], cost: u64) -> Verdict {
         let cost = Cost::new(cost).unwrap();
         let asks: Vec<Ask> = descriptors.iter().map(|text| Ask::new(descriptor(text), cost)).collect();
-        let local = MemoryStore::new();
-        let decided = self.policies.decide(&self.store, &local, domain, &asks);
-        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-        runtime.block_on(decided).unwrap()
+        let Some(domain) = self.policies.domain(domain) else { return Verdict::unlimited() };
+        domain.evaluate(&asks).decide_now(&self.stores).expect("the embedded store never waits").unwrap()
     }
 
     pub fn call(&self, domain: &str, descriptors: &[&str]) -> bool {

@@ -8,7 +8,7 @@ use std::time::Duration;
 use http::header::{HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
 use tallygate::{Algorithm, Limit, Status};
 
-pub use dialect::{Dialect, UnknownDialect};
+pub use dialect::Dialect;
 
 const RATE_LIMIT: HeaderName = HeaderName::from_static("ratelimit");
 const POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");

@@ -45,6 +45,6 @@ mod verdict;
 pub use address::{ForwardedHeader, InvalidProxies, Prefixes, Trust, TrustedProxies, client_address};
 pub use decision::{Answer, NO_POLICY, Part, decision_json, millis_up};
 pub use digest::digest;
-pub use headers::{Dialect, Headers, Line, UnknownDialect, seconds_up};
+pub use headers::{Dialect, Headers, Line, seconds_up};
 pub use problem::Problem;
-pub use verdict::{SOON, VerdictHeaders, verdict_headers, verdict_json, verdict_problem};
+pub use verdict::{SOON, VerdictHeaders, verdict_answer, verdict_headers, verdict_json, verdict_problem};

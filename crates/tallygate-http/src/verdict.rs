@@ -108,14 +108,16 @@ fn line(ruling: &Ruling) -> Option<Line<'_>> {
 
 /// The object that every decision answers.
 pub fn verdict_json(verdict: &Verdict) -> Value {
-    let parts: Vec<Part<'_>> = verdict.rulings().iter().map(part).collect();
-    let binding =
-        verdict.binding().and_then(|binding| verdict.rulings().iter().position(|one| std::ptr::eq(one, binding)));
-    let (split, decided_at) = (verdict.split(), verdict.decided_at());
-    Answer { allowed: verdict.allowed(), parts: &parts, binding, split, decided_at }.to_json()
+    verdict_answer(verdict).to_json()
 }
 
-fn part(ruling: &Ruling) -> Part<'_> {
-    let (policy, status, source) = (ruling.policy().name(), ruling.status(), ruling.source());
-    Part { policy, status, source, shadow: ruling.mode() == Mode::Shadow }
+/// The answer as it is told to a program.
+pub fn verdict_answer(verdict: &Verdict) -> Answer<'_> {
+    let parts = verdict.rulings().iter().map(|ruling| {
+        Part::new(ruling.policy().name(), ruling.status(), ruling.source(), ruling.mode() == Mode::Shadow)
+    });
+    let parts = parts.collect();
+    let binds = |binding: &Ruling| verdict.rulings().iter().position(|one| std::ptr::eq(one, binding));
+    let answer = Answer::new(verdict.allowed(), parts, verdict.binding().and_then(binds));
+    answer.decided(verdict.decided_at(), verdict.split())
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use serde_json::{Value, json};
-use tallygate::{Decision, Limit, Source, Status, Statuses, Timestamp};
+use tallygate::{Decision, Limit, Source, Status, Timestamp};
 use tallygate_http::{Answer, NO_POLICY, Part, decision_json, millis_up};
 
 const MEMBERS: [&str; 7] = ["allowed", "source", "policy", "limit", "remaining", "retry_after_ms", "reset_after_ms"];
@@ -20,13 +20,11 @@ fn members(text: &str) -> Vec<&str> {
 #[test]
 fn a_decision_starts_with_the_limit_that_binds_and_lists_each() {
     let (minute, day): (Limit, Limit) = ("10/min".parse().unwrap(), "100/day".parse().unwrap());
-    let statuses: Statuses = [
+    let statuses = vec![
         Status::from_parts(&minute, false, 0, 5_999_001, 60_000_000),
         Status::from_parts(&day, true, 40, 0, 51_840_000_000),
-    ]
-    .into_iter()
-    .collect();
-    let decision = Decision::from_statuses(statuses, Source::Store, Timestamp::from_micros(1_700_000_000_000_001));
+    ];
+    let decision = Decision::new(false, statuses, Source::Store, Timestamp::from_micros(1_700_000_000_000_001));
     assert_eq!(
         decision_json(&["minute", "day"], &decision.into_split()),
         json!({
@@ -57,7 +55,7 @@ fn a_decision_starts_with_the_limit_that_binds_and_lists_each() {
 fn a_wait_that_never_ends_is_null() {
     let limit: Limit = "0/min".parse().unwrap();
     let never = Status::from_parts(&limit, false, 0, u64::MAX, 0);
-    let decision = Decision::from_statuses(never.into(), Source::ZeroLimit, Timestamp::from_micros(0));
+    let decision = Decision::of_one(never, Source::ZeroLimit, Timestamp::from_micros(0));
     let object = decision_json(&["closed"], &decision);
     assert_eq!(object["retry_after_ms"], Value::Null);
     assert_eq!(object["source"], "zero_limit");
@@ -67,8 +65,8 @@ fn a_wait_that_never_ends_is_null() {
 fn shadow_parts_are_marked_and_never_bind() {
     let limit: Limit = "10/min".parse().unwrap();
     let denied = Status::from_parts(&limit, false, 0, 6_000_000, 60_000_000);
-    let parts = [Part { policy: "trial", status: &denied, source: Source::Store, shadow: true }];
-    let object = Answer { allowed: true, parts: &parts, binding: Some(0), split: false, decided_at: None }.to_json();
+    let parts = vec![Part::new("trial", &denied, Source::Store, true)];
+    let object = Answer::new(true, parts, Some(0)).to_json();
     assert_eq!((&object["allowed"], &object["source"]), (&json!(true), &json!(NO_POLICY)));
     assert_eq!((&object["policy"], &object["retry_after_ms"]), (&Value::Null, &json!(0)));
     assert_eq!(object["statuses"][0]["shadow"], true);
@@ -79,8 +77,8 @@ fn shadow_parts_are_marked_and_never_bind() {
 fn a_part_without_a_limit_has_no_numbers() {
     let limit: Limit = "10/min".parse().unwrap();
     let status = Status::from_parts(&limit, true, 10, 0, 0);
-    let parts = [Part { policy: "staff", status: &status, source: Source::Unlimited, shadow: false }];
-    let object = Answer { allowed: true, parts: &parts, binding: None, split: false, decided_at: None }.to_json();
+    let parts = vec![Part::new("staff", &status, Source::Unlimited, false)];
+    let object = Answer::new(true, parts, None).to_json();
     assert_eq!(
         object["statuses"][0],
         json!({
@@ -92,7 +90,7 @@ fn a_part_without_a_limit_has_no_numbers() {
 
 #[test]
 fn a_denial_without_a_policy_never_says_at_once() {
-    let object = Answer { allowed: false, parts: &[], binding: None, split: false, decided_at: None }.to_json();
+    let object = Answer::new(false, Vec::new(), None).to_json();
     assert_eq!((&object["allowed"], &object["retry_after_ms"]), (&json!(false), &Value::Null));
 }
 
@@ -107,25 +105,25 @@ proptest! {
             Status::from_parts(&limit, allowed, 3, retry, reset)
         };
         let statuses: Vec<Status> = parts.iter().map(status).collect();
-        let parts: Vec<Part<'_>> = parts.iter().zip(&statuses)
-            .map(|((policy, shadow, ..), status)| Part { policy, status, source: Source::Store, shadow: *shadow })
+        let told = parts.iter().zip(&statuses)
+            .map(|((policy, shadow, ..), status)| Part::new(policy, status, Source::Store, *shadow))
             .collect();
         let binding = binding.map(|index| index % 5);
-        let answer = Answer { allowed, parts: &parts, binding, split, decided_at: None };
+        let answer = Answer::new(allowed, told, binding).decided(None, split);
         let text = serde_json::to_string(&answer).unwrap();
         let object: Value = serde_json::from_str(&text).unwrap();
         prop_assert_eq!(&answer.to_json(), &object);
-        let (own, statuses) = text.split_once("\"statuses\":").unwrap();
+        let (own, listed) = text.split_once("\"statuses\":").unwrap();
         prop_assert_eq!(members(own), MEMBERS.into_iter().chain(["split", "decided_at_us"]).collect::<Vec<_>>());
-        for (text, part) in statuses.split("},{").zip(&parts) {
-            prop_assert_eq!(members(text), MEMBERS.into_iter().chain(part.shadow.then_some("shadow")).collect::<Vec<_>>());
+        for (text, part) in listed.split("},{").zip(&parts) {
+            prop_assert_eq!(members(text), MEMBERS.into_iter().chain(part.1.then_some("shadow")).collect::<Vec<_>>());
         }
         prop_assert_eq!(&object["allowed"], &json!(allowed));
-        for (told, part) in object["statuses"].as_array().unwrap().iter().zip(&parts) {
-            prop_assert_eq!(told.as_object().unwrap().len(), MEMBERS.len() + usize::from(part.shadow));
+        for ((told, part), status) in object["statuses"].as_array().unwrap().iter().zip(&parts).zip(&statuses) {
+            prop_assert_eq!(told.as_object().unwrap().len(), MEMBERS.len() + usize::from(part.1));
             let wait = told["retry_after_ms"].as_u64().map(Duration::from_millis);
-            prop_assert_eq!(wait.is_some(), part.status.retry_after().is_some());
-            prop_assert!(wait >= part.status.retry_after());
+            prop_assert_eq!(wait.is_some(), status.retry_after().is_some());
+            prop_assert!(wait >= status.retry_after());
         }
     }
 

@@ -188,7 +188,7 @@ fn what_a_service_behind_said_of_its_own_limits_stays() {
 fn exposed_are_exactly_the_headers_that_are_sent() {
     let limit: Limit = "1/min fixed_window".parse().unwrap();
     let denied = Status::from_parts(&limit, false, 0, 1, 1);
-    for dialect in Dialect::ALL {
+    for &dialect in Dialect::ALL {
         let map = one(dialect, "p", &limit, &denied);
         let mut sent: Vec<&str> = map.keys().map(http::HeaderName::as_str).collect();
         let exposed = dialect.expose_headers().to_lowercase();

@@ -1,16 +1,18 @@
 -- fixed_window: counts per window, aligned to the epoch or started by the first call.
 -- Twin: tallygate/src/algorithm/fixed_window.rs
 -- limit: cost, amount (units); window (microseconds); aligned (1 or 0)
+-- A state that cannot be read is answered by ! and its version.
 -- state: start (microseconds), used (units), and the window it was written under
+--[[load]]
 local cost, amount, window, aligned = struct.unpack('<dddd', packed)
 
 -- The window in force now and what was used in it, made to fit the limit.
 local start, used = now, 0
 if value then
+  if #value ~= 25 then return '!' .. string.sub(value, 1, 1) end
   local version, old_start, old_used, old_window = struct.unpack('<Bddd', value)
-  if version ~= 1 or #value ~= 25
-    or not (old_start >= 0 and old_start < 2 ^ 53 and old_used >= 0 and old_window >= 1) then
-    error('TALLYGATE_CORRUPT')
+  if version ~= 1 or not (old_start >= 0 and old_start < 2 ^ 53 and old_used >= 0 and old_window >= 1) then
+    return '!' .. string.sub(value, 1, 1)
   end
   local held = now
   if held < old_start then held = old_start end
@@ -36,10 +38,11 @@ else
   allowed = remaining >= cost
   if not allowed then
     retry_after = start + window - now
-  elseif verb == 'take' then
+  elseif verb == 'check' then
     used, remaining, changed = used + cost, remaining - cost, true
   end
 end
 
 if used > 0 then reset_after = start + window - now end
 changed = changed and struct.pack('<Bddd', 1, start, used, window)
+--[[save]]

@@ -1,17 +1,20 @@
 -- sliding_counter: two windows, the previous one weighted by what is left of it.
 -- Twin: tallygate/src/algorithm/sliding_counter.rs
 -- limit: cost, amount (units); window, tick (microseconds)
+-- A state that cannot be read is answered by ! and its version.
 -- state: start (microseconds), previous, current (units), and the window and tick it was written under
+--[[load]]
 local cost, amount, window, tick = struct.unpack('<dddd', packed)
 local ticks = window / tick
 
 -- The two windows as they stand now, made to fit the limit, and how far now is into the current one.
 local start, previous, current, into = now - now % window, 0, 0, now % window
 if value then
+  if #value ~= 41 then return '!' .. string.sub(value, 1, 1) end
   local version, old_start, old_previous, old_current, old_window, old_tick = struct.unpack('<Bddddd', value)
-  if version ~= 1 or #value ~= 41 or not (old_start >= 0 and old_start < 2 ^ 53 and old_previous >= 0
+  if version ~= 1 or not (old_start >= 0 and old_start < 2 ^ 53 and old_previous >= 0
     and old_current >= 0 and old_window >= 1 and old_tick >= 1) then
-    error('TALLYGATE_CORRUPT')
+    return '!' .. string.sub(value, 1, 1)
   end
   local held = now
   if held < old_start then held = old_start end
@@ -59,7 +62,7 @@ else
     if room < 0 then older, room, from = current, amount - cost, start + window end
     local product = room * ticks
     retry_after = from + (ticks - (product - product % older) / older) * tick - now
-  elseif verb == 'take' then
+  elseif verb == 'check' then
     current, remaining, changed = current + cost, remaining - cost, true
   end
 end
@@ -70,3 +73,4 @@ elseif previous > 0 then
   reset_after = start + window - now
 end
 changed = changed and struct.pack('<Bddddd', 1, start, previous, current, window, tick)
+--[[save]]

@@ -1,7 +1,7 @@
 -- sliding_log: remembers each admitted call. Twin: tallygate/src/algorithm/sliding_log.rs
 -- limit: cost, amount (units); window (microseconds)
 -- state: a sorted set with one member for each admitted call, its score the microsecond. A member is that microsecond, the
---   running sum of units before the call, its own units, and the limit's window in milliseconds; big-endian, so that the
+--   running sum of units before the call, its own units, the limit's window in milliseconds, and the version; big-endian, so that the
 --   members of one microsecond are in the order of their sums. Running sums start over at 10^15: far above any amount,
 --   and exact in a double
 -- Arguments that are known are written as text: a server prints numbers slowly.
@@ -15,8 +15,10 @@ local newest_at, newest_sum, expired, first_at, first_before, first_sum = nil, 0
 local oldest = redis.call('ZRANGE', key, '0', '1')
 if oldest[1] then
   local newest = oldest[2] and redis.call('ZRANGE', key, '-1', '-1')[1] or oldest[1]
-  local before, units, old_window
-  newest_at, before, units, old_window = struct.unpack('>I7I7I4I5', newest)
+  if #oldest[1] ~= 24 or #newest ~= 24 then return '!' .. string.sub(newest, -1) end
+  local before, units, old_window, version
+  newest_at, before, units, old_window, version = struct.unpack('>I7I7I4I5B', newest)
+  if version ~= 1 then return '!' .. string.sub(newest, -1) end
   newest_sum, old_window = (before + units) % 1000000000000000, old_window * 1000
   local held = now
   if held < newest_at then held = newest_at end
@@ -45,13 +47,13 @@ end
 local total = (newest_sum - first_before) % 1000000000000000
 
 -- What was made to fit is one call of just now. It replaces the log, unless nothing is to be written.
-if changed and verb ~= 'look' then
+if changed and verb ~= 'peek' then
   local ttl = string.format('%.0f', 2 * window / 1000 + SLACK)
   -- Asked of the old log first: if the right to set an end is missing, nothing has changed yet.
   redis.call('PEXPIRE', key, ttl)
   redis.call('UNLINK', key)
   if total > 0 then
-    redis.call('ZADD', key, string.format('%.0f', now), struct.pack('>I7I7I4I5', now, 0, total, window / 1000))
+    redis.call('ZADD', key, string.format('%.0f', now), struct.pack('>I7I7I4I5B', now, 0, total, window / 1000, 1))
     redis.call('PEXPIRE', key, ttl)
   end
 end
@@ -68,7 +70,7 @@ if verb == 'refund' then
   end
   if newest and newest_units >= cost then
     if newest_units > cost then
-      local left = struct.pack('>I7I7I4I5', newest_at, newest_before, newest_units - cost, window / 1000)
+      local left = struct.pack('>I7I7I4I5B', newest_at, newest_before, newest_units - cost, window / 1000, 1)
       redis.call('ZADD', key, string.format('%.0f', newest_at), left)
     end
     redis.call('ZREM', key, newest)
@@ -81,7 +83,7 @@ if verb == 'refund' then
       given = (before + units - first_before) % 1000000000000000
       if given > cost then
         if before ~= left_from then
-          local left = struct.pack('>I7I7I4I5', at, left_from, given - cost, window / 1000)
+          local left = struct.pack('>I7I7I4I5B', at, left_from, given - cost, window / 1000, 1)
           redis.call('ZADD', key, string.format('%.0f', at), left)
           redis.call('ZREM', key, walked[i])
         end
@@ -112,12 +114,12 @@ else
       end
     end
     retry_after = first_at + window - now
-  elseif verb == 'take' then
+  elseif verb == 'check' then
     local at = now
     if newest_at and newest_at > now then at = newest_at end
     -- Calls of one instant are ordered by their sums: the one whose sum starts over comes later.
     if newest_sum + cost >= 1000000000000000 and newest_at == at then at = at + 1 end
-    local member = struct.pack('>I7I7I4I5', at, newest_sum, cost, window / 1000)
+    local member = struct.pack('>I7I7I4I5B', at, newest_sum, cost, window / 1000, 1)
     redis.call('ZADD', key, string.format('%.0f', at), member)
     -- Twice the window, set by the first call of each window: long enough for all the others.
     if changed or not newest_at or at - at % window ~= newest_at - newest_at % window then

@@ -1,7 +1,9 @@
 -- sliding_window: counts per sub-window, the oldest counted whole. Twin: tallygate/src/algorithm/sliding_window.rs
 -- limit: cost, amount (units); window (microseconds); slots (sub-windows per window)
+-- A state that cannot be read is answered by ! and its version.
 -- state: the window and slots it was written under, newest (sub-windows since the epoch), and for each sub-window that
 --   saw a call, oldest first, its number modulo 256 and its units: a head of 18 bytes and cells of 5
+--[[load]]
 local cost, amount, window, slots = struct.unpack('<dddd', packed)
 local slot = window / slots
 
@@ -10,10 +12,11 @@ local slot = window / slots
 -- window.
 local held, cells, spent, total = (now - now % slot) / slot, {}, 0, 0
 if value then
+  if #value < 18 then return '!' .. string.sub(value, 1, 1) end
   local version, old_window, old_slots, newest = struct.unpack('<BdBd', value)
   if version ~= 1 or (#value - 18) % 5 ~= 0
     or not (old_window >= 1 and old_slots >= 1 and newest >= 0 and newest < 2 ^ 53) then
-    error('TALLYGATE_CORRUPT')
+    return '!' .. string.sub(value, 1, 1)
   end
   local old_slot = old_window / old_slots
   local old_held = (now - now % old_slot) / old_slot
@@ -59,7 +62,7 @@ else
       needed, i = needed - cells[i + 1], i + 2
     end
     retry_after = (held - cells[i] + slots + 1) * slot - now
-  elseif verb == 'take' then
+  elseif verb == 'check' then
     local last = #cells
     if last > 2 * spent and cells[last - 1] == 0 then
       cells[last] = cells[last] + cost
@@ -82,3 +85,4 @@ if changed then
   local format = '<BdBd' .. string.rep('BI', #cells / 2 - spent)
   changed = struct.pack(format, 1, window, slots, newest, unpack(cells, 2 * spent + 1))
 end
+--[[save]]

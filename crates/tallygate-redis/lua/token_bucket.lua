@@ -1,16 +1,19 @@
 -- token_bucket: refills evenly, holds at most the burst. Twin: tallygate/src/algorithm/token_bucket.rs
 -- limit: cost, capacity (units); tick (microseconds); refill (parts per tick), unit (parts per unit)
+-- A state that cannot be read is answered by ! and its version.
 -- state: at (microseconds), used (parts), and the tick, refill and unit it was written under
+--[[load]]
 local cost, capacity, tick, refill, unit = struct.unpack('<ddddd', packed)
 local whole = capacity * unit
 
 -- The state as of now, made to fit the limit.
 local at, used = now - now % tick, 0
 if value then
+  if #value ~= 41 then return '!' .. string.sub(value, 1, 1) end
   local version, old_at, old_used, old_tick, old_refill, old_unit = struct.unpack('<Bddddd', value)
-  if version ~= 1 or #value ~= 41
+  if version ~= 1
     or not (old_at >= 0 and old_at < 2 ^ 53 and old_used >= 0 and old_tick >= 1 and old_refill >= 1 and old_unit >= 1) then
-    error('TALLYGATE_CORRUPT')
+    return '!' .. string.sub(value, 1, 1)
   end
   -- The last tick at or before now, unless the state is already later.
   local held = now - now % old_tick
@@ -53,10 +56,11 @@ else
   if not allowed then
     local missing = cost * unit - left
     retry_after = at + (missing + -missing % refill) / refill * tick - now
-  elseif verb == 'take' then
+  elseif verb == 'check' then
     used, remaining, changed = used + cost * unit, remaining - cost, true
   end
 end
 
 if used > 0 then reset_after = at + (used + -used % refill) / refill * tick - now end
 changed = changed and struct.pack('<Bddddd', 1, at, used, tick, refill, unit)
+--[[save]]

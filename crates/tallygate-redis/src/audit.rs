@@ -9,8 +9,8 @@ use std::time::Duration;
 use redis::{Pipeline, Value};
 use tallygate::StoreError;
 
+use crate::builder::ConnectError;
 use crate::connection::{Client, Failure, Refusal, Request, Server, Settings};
-use crate::store::ConnectError;
 use crate::url::StoreUrl;
 pub use report::{AuditReport, LargeKey, ServerReport, Usage};
 pub use sweep::Sweep;

@@ -15,6 +15,5 @@ mod topology;
 
 pub(crate) use client::{Client, Server, Settings};
 pub(crate) use conn::Request;
-#[expect(unused_imports, reason = "for calls that carry their own deadline")]
 pub(crate) use deadline::Deadline;
 pub(crate) use failure::{Failure, Refusal};

@@ -1,16 +1,23 @@
 //! Tallygate's store over Redis and Valkey: one server, a Sentinel-watched master, or a cluster.
 
-mod any;
+mod any_store;
+mod builder;
 mod store;
 
+mod counters;
+mod split;
+
 mod script;
+mod scripts;
+mod wire;
 
 mod connection;
 mod url;
 
 mod audit;
 
-pub use any::{AnyStore, AnyStoreBuilder};
+pub use any_store::{AnyStore, AnyStoreBuilder};
 pub use audit::{Audit, AuditReport, LargeKey, ServerReport, Sweep, Usage};
-pub use store::{ConnectError, RedisStore, RedisStoreBuilder};
+pub use builder::{ConnectError, RedisStoreBuilder};
+pub use store::RedisStore;
 pub use url::{StoreUrl, UrlError};

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tallygate::{Counter, CounterError, CounterValue, MemoryStore, Store};
+use tallygate::{Counter, CounterError, CounterValue, Counters, MemoryStore};
 use tallygate_redis::RedisStore;
 use tallygate_testkit::Server;
 use tallygate_testkit::random::Random;
@@ -88,7 +88,7 @@ impl Call {
         }
     }
 
-    async fn ask<S: Store>(self, counter: &Counter<S>) -> Result<CounterValue, CounterError> {
+    async fn ask<S: Counters>(self, counter: &Counter<S>) -> Result<CounterValue, CounterError> {
         match self {
             Self::Incr => counter.incr().await.map(CounterValue::Integer),
             Self::Decr => counter.decr().await.map(CounterValue::Integer),

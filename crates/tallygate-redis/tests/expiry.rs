@@ -8,7 +8,9 @@ use tallygate_testkit::random::Random;
 use tallygate_testkit::wait::{PATIENCE, until};
 use tallygate_testkit::{Flavour, Server};
 
-use crate::support::{RedisLimiter, every_key_expires, flavours, keys, lifetimes, limit, patient, units, used};
+use crate::support::{
+    RedisLimiter, every_key_expires, flavours, keys, lifetimes, limit, patient, receipt, units, used,
+};
 
 /// A limit with a short window, of which a test sees many.
 fn short(random: &mut Random, algorithm: Algorithm) -> Limit {
@@ -42,7 +44,7 @@ async fn traffic(limiter: &RedisLimiter, server: &Server, seed: u64, calls: u64)
             7 | 8 => {
                 let decision = limiter.check(check).await.unwrap();
                 let charged_at = random.chance(50).then(|| decision.decided_at());
-                limiter.refund(check, charged_at).await.unwrap();
+                limiter.refund(receipt(check, charged_at)).await.unwrap();
             }
             _ => drop(limiter.reset(check).await.unwrap()),
         }
@@ -100,7 +102,7 @@ async fn a_log_that_was_made_to_fit_lives_as_long_as_its_calls_count() {
     let at = |seconds: i64| server.skew(boundary + seconds * 1_000_000);
     at(10);
     assert!(limiter.check(check(&before).cost(units(9))).await.unwrap().allowed());
-    assert_eq!(limiter.refund(check(&after).cost(units(8)), None).await.unwrap(), 8);
+    assert_eq!(limiter.refund(receipt(check(&after).cost(units(8)), None)).await.unwrap(), 8);
     at(900);
     assert!(limiter.check(check(&after).cost(units(9))).await.unwrap().allowed());
     // The one unit of second 10 has stopped to count, the nine of second 900 have not.

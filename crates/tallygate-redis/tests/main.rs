@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on must stop")]
 #![allow(clippy::disallowed_methods, reason = "real servers, in real time")]
 
+mod cancellation; // calls that are dropped leave nothing half done
 mod concurrency; // many processes on one limit get exactly what it allows
 mod conformance; // the properties that every store has
 mod counters; // counters answer as those in memory do

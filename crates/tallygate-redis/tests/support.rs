@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
 use tallygate::history::{self, Record};
-use tallygate::{Algorithm, Check, CheckError, Cost, Key, Limit, Limiter, Store, StoreError};
+use tallygate::{Algorithm, Check, CheckError, Cost, Key, Limit, Limiter, Receipt, Store, StoreError, Timestamp};
 use tallygate_redis::{RedisStore, RedisStoreBuilder};
 use tallygate_testkit::wait::PATIENCE;
 use tallygate_testkit::{Flavour, Reply, Server, valkey_available};
@@ -237,4 +237,9 @@ impl Load {
         }
         all
     }
+}
+
+/// The receipt of what `check` was charged.
+pub fn receipt(check: Check<'_>, charged_at: Option<Timestamp>) -> Receipt<'_> {
+    Receipt::new(check, check.cost, charged_at)
 }

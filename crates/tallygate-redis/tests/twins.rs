@@ -2,13 +2,15 @@
 //!
 //! `cargo xtask twins --steps N` runs more of them.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 
-use tallygate::{Algorithm, Limiter, ManualClock, MemoryStore, Timestamp};
+use tallygate::{
+    Algorithm, Call, Check, Decision, EncodedState, ManualClock, MemoryStore, Store, StoreError, Timestamp, Verb,
+};
 use tallygate_redis::RedisStore;
-use tallygate_testkit::traces::Trace;
-use tallygate_testkit::{Flavour, Server, valkey_available};
+use tallygate_testkit::traces::{Inspected, Stored, Trace};
+use tallygate_testkit::{Connection, Flavour, Reply, Server, valkey_available};
 
 /// Steps asked by one connection in a row.
 const STRETCH: usize = 5_000;
@@ -41,15 +43,16 @@ async fn compare(flavour: Flavour, steps: usize) {
         let next = Arc::new(AtomicUsize::new(0));
         let mut connections = tokio::task::JoinSet::new();
         for _ in 0..CONNECTIONS {
-            let (next, url) = (Arc::clone(&next), server.url());
+            let (next, url, connection) = (Arc::clone(&next), server.url(), server.connect().unwrap());
             connections.spawn(async move {
+                let connection = Arc::new(Mutex::new(connection));
                 let mut denied = 0;
                 loop {
                     let stretch = next.fetch_add(1, Ordering::Relaxed);
                     if stretch >= stretches {
                         return denied;
                     }
-                    denied += trace(&url, algorithm, stretch).await;
+                    denied += trace(&url, &connection, algorithm, stretch).await;
                 }
             });
         }
@@ -62,17 +65,79 @@ async fn compare(flavour: Flavour, steps: usize) {
     }
 }
 
-async fn trace(url: &str, algorithm: Algorithm, stretch: usize) -> usize {
+async fn trace(url: &str, connection: &Arc<Mutex<Connection>>, algorithm: Algorithm, stretch: usize) -> usize {
     let clocks = [(); 2].map(|()| ManualClock::new(Timestamp::from_micros(1_700_000_000_000_000)));
     let memory = MemoryStore::builder().clock(clocks[0].clone()).without_sweep().build();
     let redis = RedisStore::builder(url).deadline(std::time::Duration::from_secs(10)).manual_clock(clocks[1].clone());
-    let redis = redis.connect().await.expect("a server of our own");
+    let store = redis.connect().await.expect("a server of our own");
+    let redis = Keys { store, connection: Arc::clone(connection) };
     let seed = 0x7011_6a7e_0000_0000 + stretch as u64;
     let trace = Trace::new(algorithm, seed, STRETCH);
     let trace = if stretch.is_multiple_of(2) { trace.backward() } else { trace };
-    let (memory, redis) = (Limiter::new(memory), Limiter::new(redis));
     match trace.run((&memory, &clocks[0]), (&redis, &clocks[1])).await {
         Ok(denied) => denied,
         Err(mismatch) => panic!("{mismatch}"),
     }
+}
+
+/// A store whose keys are looked at over a connection of their own.
+struct Keys {
+    store: RedisStore,
+    connection: Arc<Mutex<Connection>>,
+}
+
+/// Milliseconds that keys live longer than their states count, under a clock that tests move.
+const SLACK: u64 = 3_600_000;
+
+impl Store for Keys {
+    /// What a call has just written lives as long as it counts: to the millisecond for a packed state, and at most twice a window
+    /// for a log.
+    async fn call(&self, call: &Call<'_>) -> Result<Decision, StoreError> {
+        let decision = self.store.call(call).await?;
+        for (check, status) in call.checks().iter().zip(decision.statuses()).filter(|(_, status)| status.units() > 0) {
+            if call.verb() != Verb::Check {
+                continue;
+            }
+            let left = u64::try_from(self.command(&["PTTL", &key(check)]).int()).expect("every key has a time to live");
+            let counts = u64::try_from(status.reset_after().as_micros().div_ceil(1000)).unwrap();
+            let most = match check.limit.algorithm() {
+                Algorithm::SlidingLog => 2 * u64::try_from(check.limit.window().as_millis()).unwrap(),
+                _ => counts,
+            };
+            // A minute for the machine to be slow.
+            assert!(
+                (counts + SLACK - 60_000..=most + SLACK).contains(&left),
+                "{check:?} lives for {left} ms, {status:?}"
+            );
+        }
+        Ok(decision)
+    }
+}
+
+impl Keys {
+    fn command(&self, command: &[&str]) -> Reply {
+        self.connection.lock().unwrap().call(command).expect("a server of our own")
+    }
+}
+
+impl Inspected for Keys {
+    async fn inspect(&self, check: &Check<'_>) -> Option<Stored> {
+        let key = key(check);
+        if check.limit.algorithm() != Algorithm::SlidingLog {
+            return Some(match self.command(&["GET", &key]) {
+                Reply::Bulk(bytes) => Some(EncodedState::Packed(bytes)),
+                _ => None,
+            });
+        }
+        let reply = self.command(&["ZRANGE", &key, "0", "-1", "WITHSCORES"]);
+        let members = reply.items().chunks(2).map(|pair| match pair {
+            [Reply::Bulk(member), score] => (score.text().parse().expect("a whole score"), member.clone()),
+            other => panic!("not a member and its score: {other:?}"),
+        });
+        Some(Some(EncodedState::SortedSet(members.collect())))
+    }
+}
+
+fn key(check: &Check<'_>) -> String {
+    check.key.encode("tallygate", check.limit.algorithm().kind())
 }

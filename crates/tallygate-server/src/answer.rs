@@ -1,20 +1,16 @@
 //! What callers are answered, whichever edge writes it.
 
-use tallygate::{CheckError, Decision, Domain, PolicySet, Ruling, Verdict};
+use tallygate::{CheckError, Decision, Domain, PolicySet, Verdict};
 
 use crate::question::AdHoc;
 
 /// The answer to a question.
 #[derive(Debug)]
 pub(crate) enum Answer<'q> {
-    /// A check, peek or refund under policies.
+    /// Under policies.
     Verdict(Verdict),
-    /// An ad hoc check or peek.
+    /// Under a limit that the caller brought along.
     Decision(&'q AdHoc, Decision),
-    /// The units that an ad hoc refund gave back.
-    Refunded(&'q AdHoc, u64),
-    /// How many states a reset found.
-    Forgotten(u64),
 }
 
 /// Why a question has no answer.
@@ -46,13 +42,4 @@ impl AnswerError {
         };
         Self::UnknownDomain { domain: domain.to_owned(), hint }
     }
-}
-
-/// One ruling for each state: a state that several descriptors meet is charged once, and counted once.
-pub(crate) fn distinct_states(verdict: &Verdict) -> impl Iterator<Item = &Ruling> {
-    let rulings = verdict.rulings();
-    rulings.iter().enumerate().filter_map(|(at, ruling)| {
-        let same = |other: &Ruling| other.place() == ruling.place() && other.subject() == ruling.subject();
-        (!rulings[..at].iter().any(same)).then_some(ruling)
-    })
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
-use tallygate::{CheckError, Limiter, MemoryStore, PolicySet, Store, StoreError};
+use tallygate::{Call, CheckError, Evaluation, MemoryStore, PolicySet, StoreError, Stores};
 use tallygate_http::{Dialect, Trust};
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -12,7 +12,7 @@ use crate::answer::{Answer, AnswerError};
 use crate::decision_event::{Api, Asked, DecisionEvent};
 use crate::loaded::Loaded;
 use crate::metrics::CallCounters;
-use crate::question::{About, AdHoc, Question, Verb};
+use crate::question::{About, Question};
 use crate::settings::Settings;
 use crate::store::{Condition, ServedStore};
 use crate::telemetry;
@@ -26,9 +26,7 @@ const LOCAL_KEYS: usize = 100_000;
 pub(crate) struct App {
     /// The policies in force. Swapped whole.
     pub(crate) policies: ArcSwap<Loaded>,
-    pub(crate) limiter: Limiter<ServedStore>,
-    /// Decides for policies that say `on_error: local` while the store cannot.
-    pub(crate) local: MemoryStore,
+    pub(crate) stores: Stores<ServedStore>,
     pub(crate) calls: CallCounters,
     pub(crate) dialect: Dialect,
     /// Whom forward-auth believes.
@@ -42,8 +40,7 @@ impl App {
     pub(crate) fn new(store: ServedStore, policies: PolicySet, settings: &Settings) -> Arc<Self> {
         Arc::new(Self {
             policies: ArcSwap::from_pointee(Loaded::new(policies, None)),
-            limiter: Limiter::new(store),
-            local: MemoryStore::builder().capacity(LOCAL_KEYS).build(),
+            stores: Stores::new(store).with_local(Arc::new(MemoryStore::builder().capacity(LOCAL_KEYS).build())),
             calls: CallCounters::default(),
             dialect: settings.dialect,
             trust: settings.trust.clone(),
@@ -53,7 +50,7 @@ impl App {
     }
 
     pub(crate) fn store(&self) -> &ServedStore {
-        self.limiter.store()
+        self.stores.shared()
     }
 
     /// Answers a question, and tells every observer. `deadline` is the caller's own, if it is known.
@@ -90,29 +87,24 @@ impl App {
         question: &'q Question,
         deadline: Option<Instant>,
     ) -> Result<Answer<'q>, AnswerError> {
-        let (verb, store) = (question.verb, self.store());
-        let (domain, asks) = match &question.about {
-            About::Policies { domain, asks } => (domain, asks),
+        let deadline = deadline.map(Instant::into_std);
+        match &question.about {
             About::AdHoc(asked) => {
-                let answer = match deadline {
-                    Some(deadline) => ad_hoc(&Limiter::new(store.within(deadline)), verb, asked).await,
-                    None => ad_hoc(&self.limiter, verb, asked).await,
-                };
-                return Ok(answer?);
+                let checks = [asked.check()];
+                let call = Call::new(question.verb, &checks).map_err(CheckError::from)?.by(deadline);
+                let decision = call.ask(self.store()).await.map_err(CheckError::from)?;
+                Ok(Answer::Decision(asked, decision))
             }
-        };
-        if set.domain(domain).is_none() && !api.allows_unknown_domains() {
-            return Err(AnswerError::unknown_domain(set, domain));
+            About::Policies { domain, asks } => {
+                let evaluation = match set.domain(domain) {
+                    Some(domain) => domain.evaluate(asks),
+                    None if api.allows_unknown_domains() => Evaluation::unlimited(),
+                    None => return Err(AnswerError::unknown_domain(set, domain)),
+                };
+                let verdict = evaluation.decide(&self.stores, deadline).await;
+                Ok(Answer::Verdict(verdict.map_err(CheckError::from)?))
+            }
         }
-        if verb == Verb::Reset {
-            let forgotten = set.reset(store, domain, asks).await;
-            return Ok(Answer::Forgotten(forgotten.map_err(CheckError::from)?));
-        }
-        let verdict = match deadline {
-            Some(deadline) => set.decide(&store.within(deadline), &self.local, domain, asks).await,
-            None => set.decide(store, &self.local, domain, asks).await,
-        };
-        Ok(Answer::Verdict(verdict.map_err(CheckError::from)?))
     }
 
     /// Whether the server goes on, or is about to stop.
@@ -137,16 +129,6 @@ pub(crate) enum NotReady {
     Draining,
     #[error("{0}")]
     StoreDown(StoreError),
-}
-
-async fn ad_hoc<'q, S: Store>(limiter: &Limiter<S>, verb: Verb, asked: &'q AdHoc) -> Result<Answer<'q>, CheckError> {
-    let check = asked.check();
-    Ok(match verb {
-        Verb::Check => Answer::Decision(asked, limiter.check(check).await?),
-        Verb::Peek => Answer::Decision(asked, limiter.peek(&[check]).await?),
-        Verb::Refund => Answer::Refunded(asked, limiter.refund(check, asked.charged_at).await?),
-        Verb::Reset => Answer::Forgotten(limiter.reset(check).await?.into()),
-    })
 }
 
 #[cfg(test)]

@@ -2,15 +2,14 @@
 
 use std::time::Duration;
 
-use tallygate::{CheckError, Outcome, Source, StoreError, Verdict};
+use tallygate::{CheckError, Effect, Outcome, Source, StoreError, Verdict, words};
 
 use crate::answer::{Answer, AnswerError};
-use crate::labels::labels;
-use crate::question::{About, Question, Verb};
+use crate::question::{About, Question};
 
-labels! {
+words! {
     /// How a call came in.
-    Api {
+    pub(crate) enum Api {
         Http = "http",
         Json = "json",
         ForwardAuth = "forward_auth",
@@ -18,9 +17,9 @@ labels! {
     }
 }
 
-labels! {
+words! {
     /// What became of a call.
-    CallOutcome {
+    pub(crate) enum CallOutcome {
         Allowed = "allowed",
         Denied = "denied",
         Unavailable = "unavailable",
@@ -75,8 +74,8 @@ impl<'a> DecisionEvent<'a> {
 impl<'a> Asked<'a> {
     fn outcome(&self) -> CallOutcome {
         match self.result {
-            // A refund has no `on_error`: its caller is told that the store failed.
-            Ok(Answer::Verdict(verdict)) if self.question.verb == Verb::Refund && verdict.store_error().is_some() => {
+            // What gives back has no `on_error`: its caller is told that the store failed.
+            Ok(Answer::Verdict(verdict)) if self.gives_back() && verdict.store_error().is_some() => {
                 CallOutcome::Unavailable
             }
             Ok(Answer::Verdict(verdict)) => match verdict.outcome() {
@@ -89,6 +88,10 @@ impl<'a> Asked<'a> {
             Err(AnswerError::Check(CheckError::Store(_))) => CallOutcome::Unavailable,
             Err(_) => CallOutcome::Invalid,
         }
+    }
+
+    fn gives_back(&self) -> bool {
+        self.question.verb.effect() == Effect::GivesBack
     }
 
     /// The verdict, if it was decided under policies.

@@ -18,12 +18,11 @@ use axum::response::Response;
 use axum::routing::{get, post};
 use http::header::{AUTHORIZATION, CONTENT_TYPE, WWW_AUTHENTICATE};
 use http::{HeaderMap, HeaderValue, Method, StatusCode, Uri};
-use tallygate::{CheckError, StoreError};
+use tallygate::{CheckError, StoreError, Verb};
 use tallygate_http::Problem;
 
 use crate::answer::AnswerError;
 use crate::app::App;
-use crate::question::Verb;
 pub(crate) use health::{livez, readyz};
 pub(crate) use json::{ok, problem_response};
 

@@ -37,7 +37,6 @@ mod token;
 
 mod escape;
 mod histogram;
-mod labels;
 
 /// Ports: binding and serving them, and their limits, certificates and figures.
 pub mod listen {

@@ -4,11 +4,9 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use tallygate::{Mode, PolicySet, Ruling, Source};
+use tallygate::{Mode, PolicySet, Ruling, Source, Verb, Verdict, words};
 
-use crate::answer::distinct_states;
 use crate::decision_event::DecisionEvent;
-use crate::labels::labels;
 
 /// A policy set and its counts. The counts of a policy outlive the set: the next one takes them over by name.
 #[derive(Debug)]
@@ -19,9 +17,9 @@ pub(crate) struct Loaded {
     pub(crate) counters: Vec<Arc<PolicyCounters>>,
 }
 
-labels! {
+words! {
     /// What became of a policy's rulings.
-    RulingOutcome {
+    pub(crate) enum RulingOutcome {
         Allowed = "allowed",
         Denied = "denied",
         ShadowAllowed = "shadow_allowed",
@@ -67,7 +65,7 @@ impl Loaded {
 
     /// Counts what each policy ruled.
     pub(crate) fn observe(&self, event: &DecisionEvent<'_>) {
-        for ruling in event.asked.and_then(|asked| asked.verdict()).into_iter().flat_map(distinct_states) {
+        for ruling in event.asked.and_then(|asked| asked.verdict()).into_iter().flat_map(Verdict::states) {
             self.counters[ruling.place()].count(ruling);
         }
     }
@@ -75,17 +73,17 @@ impl Loaded {
 
 impl PolicyCounters {
     fn count(&self, ruling: &Ruling) {
-        if ruling.given_back() > 0 {
-            self.refunded.fetch_add(ruling.given_back(), Relaxed);
+        if ruling.refunded() > 0 {
+            self.refunded.fetch_add(ruling.refunded(), Relaxed);
         }
         // What only looks or gives back is no decision.
-        if ruling.asked() == 0 {
+        if ruling.action().verb != Verb::Check {
             return;
         }
         let outcome = RulingOutcome::of(ruling);
         let source = Source::ALL.iter().position(|source| *source == ruling.source()).unwrap_or(0);
         self.decisions[outcome as usize][source].fetch_add(1, Relaxed);
-        self.units[outcome as usize].fetch_add(ruling.asked(), Relaxed);
+        self.units[outcome as usize].fetch_add(ruling.action().cost.get(), Relaxed);
         if ruling.near() {
             self.near.fetch_add(1, Relaxed);
         }

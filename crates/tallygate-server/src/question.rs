@@ -1,22 +1,6 @@
 //! What callers ask, whichever edge reads it.
 
-use tallygate::{Ask, Charge, Check, Cost, Descriptor, Key, KeyError, Limit, Timestamp};
-
-use crate::labels::labels;
-
-labels! {
-    /// What a call does to states.
-    Verb {
-        /// Charges if it fits.
-        Check = "check",
-        /// Answers as `check` would, and charges nothing.
-        Peek = "peek",
-        /// Gives back what was charged.
-        Refund = "refund",
-        /// Forgets states.
-        Reset = "reset",
-    }
-}
+use tallygate::{Action, Ask, Check, Cost, Descriptor, Key, KeyError, Limit, Timestamp, Verb};
 
 /// One call.
 #[derive(Debug)]
@@ -42,7 +26,7 @@ pub(crate) struct AdHoc {
     pub(crate) key: String,
     pub(crate) limit: Limit,
     cost: Cost,
-    pub(crate) charged_at: Option<Timestamp>,
+    charged_at: Option<Timestamp>,
 }
 
 impl Question {
@@ -55,12 +39,8 @@ impl Question {
         cost: Cost,
         charged_at: Option<Timestamp>,
     ) -> Self {
-        let charge = match verb {
-            Verb::Check => Charge::Take(cost),
-            Verb::Peek | Verb::Reset => Charge::Look,
-            Verb::Refund => Charge::GiveBack(cost, charged_at),
-        };
-        let asks = descriptors.into_iter().map(|descriptor| Ask { descriptor, charge, limit: None }).collect();
+        let action = Action { verb, cost, charged_at };
+        let asks = descriptors.into_iter().map(|descriptor| Ask { descriptor, action, limit: None }).collect();
         Self { verb, about: About::Policies { domain, asks } }
     }
 
@@ -87,6 +67,6 @@ impl AdHoc {
 
     pub(crate) fn check(&self) -> Check<'_> {
         let key = Key::new(&self.policy, &self.key).expect("validated by `new`");
-        Check::new(key, &self.limit).cost(self.cost)
+        Check::new(key, &self.limit).cost(self.cost).with_charged_at(self.charged_at)
     }
 }

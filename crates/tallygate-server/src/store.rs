@@ -1,33 +1,36 @@
-//! The store a server works with. It is always there to be asked: while the servers behind it are not, it says so at once.
+//! The store a server works with: a stack of small stores, each around the next. It is always there to be asked: while the servers
+//! behind it are not, it says so at once.
 
 mod audit;
 mod backoff;
 mod breaker;
-mod condition;
+mod deadline;
+mod health;
+mod lazy;
 mod probe;
-mod spec;
+mod settings;
 mod stats;
-mod within;
 
 use std::fmt;
 use std::sync::{Arc, OnceLock};
 
 use tallygate::{
-    Check, CounterError, CounterName, CounterOp, CounterValue, Decision, MemoryStore, Store, StoreError, Timestamp,
+    Call, CounterError, CounterName, CounterOp, CounterValue, Counters, Decision, MemoryStore, Store, StoreError,
 };
-use tallygate_redis::{ConnectError, RedisStore};
+use tallygate_redis::{AnyStore, ConnectError};
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
-use tokio::time::Instant;
 
 pub use audit::AuditFigures;
 use audit::Figures;
-use breaker::Breaker;
-pub use condition::Condition;
-use condition::Ledger;
-pub use spec::StoreSpec;
+use breaker::{Breaker, Guarded};
+use deadline::Timely;
+pub use health::Condition;
+use health::Health;
+use lazy::Lazy;
+pub use settings::StoreSpec;
 pub use stats::StoreStats;
-pub use within::Within;
+use stats::{Observed, Timed};
 
 /// A store that starts before its server does and outlives it.
 ///
@@ -35,26 +38,20 @@ pub use within::Within;
 /// what came of the last ones. After a few failures in a row nobody waits for the server any more until it has answered
 /// that task. Dropping this ends the tasks.
 pub struct ServedStore {
-    shared: Arc<Shared>,
+    stack: Observed<Timely<Guarded<Lazy<Timed<AnyStore>>>>>,
+    parts: Arc<Parts>,
     _tasks: JoinSet<()>,
 }
 
 /// What callers and tasks share.
-struct Shared {
-    engine: Engine,
+struct Parts {
     place: String,
-    breaker: Breaker,
-    /// Told when a caller's failure opens the breaker, so that the probe need not wait for its next turn.
-    opened: Notify,
-    ledger: Ledger,
-    stats: StoreStats,
+    store: Arc<OnceLock<Timed<AnyStore>>>,
+    breaker: Arc<Breaker>,
+    opened: Arc<Notify>,
+    health: Arc<Health>,
+    stats: Arc<StoreStats>,
     figures: Figures,
-}
-
-enum Engine {
-    Memory(MemoryStore),
-    /// Empty until the server was there for the first time. From then on it finds its server again by itself.
-    Server(OnceLock<Box<RedisStore>>),
 }
 
 impl ServedStore {
@@ -67,119 +64,112 @@ impl ServedStore {
         }
         let server = spec.server();
         server.validate()?;
-        let shared = Arc::new(Shared::new(Engine::Server(OnceLock::new()), spec.place()));
-        let mut tasks = JoinSet::new();
-        tasks.spawn(probe::run(Arc::clone(&shared), server));
+        let reason = format!("there is no connection to {} yet", spec.place());
+        let condition = Condition::Down { because: StoreError::Unavailable { reason } };
+        let mut served = Self::new(None, spec.place(), condition);
+        served._tasks.spawn(probe::run(Arc::clone(&served.parts), server));
         if let Some(every) = spec.audit_interval() {
-            tasks.spawn(audit::run(Arc::clone(&shared), spec.text().to_owned(), sweep, every));
+            served._tasks.spawn(audit::run(Arc::clone(&served.parts), spec.text().to_owned(), sweep, every));
         }
-        Ok(Self { shared, _tasks: tasks })
+        Ok(served)
     }
 
-    /// The same store, each call of which must be answered by `deadline`.
-    pub fn within(&self, deadline: Instant) -> Within<'_> {
-        Within { shared: &self.shared, deadline: Some(deadline) }
-    }
-
-    /// With no deadline but that of the settings.
-    fn unhurried(&self) -> Within<'_> {
-        Within { shared: &self.shared, deadline: None }
+    fn new(store: Option<AnyStore>, place: String, condition: Condition) -> Self {
+        let parts = Arc::new(Parts {
+            place,
+            store: Arc::default(),
+            breaker: Arc::default(),
+            opened: Arc::default(),
+            health: Arc::new(Health::new(condition)),
+            stats: Arc::default(),
+            figures: Figures::default(),
+        });
+        if let Some(store) = store {
+            parts.connected(store);
+        }
+        let lazy = Lazy { store: Arc::clone(&parts.store), health: Arc::clone(&parts.health) };
+        let (breaker, opened) = (Arc::clone(&parts.breaker), Arc::clone(&parts.opened));
+        let store = Timely(Guarded { store: lazy, breaker, opened });
+        let stack = Observed { store, stats: Arc::clone(&parts.stats) };
+        Self { stack, parts, _tasks: JoinSet::new() }
     }
 
     /// Whether the store answered when it was last asked. False until the first answer.
     pub fn up(&self) -> bool {
-        self.shared.ledger.is_up()
+        self.parts.health.is_up()
     }
 
     /// The same, with the reason.
     pub fn condition(&self) -> Condition {
-        self.shared.ledger.condition()
+        self.parts.health.condition()
     }
 
     /// Sees every change between up and down, and every change of the kind of reason.
     pub fn subscribe(&self) -> watch::Receiver<Condition> {
-        self.shared.ledger.subscribe()
+        self.parts.health.subscribe()
     }
 
     /// Whether callers are told at once that the store is down, instead of finding out.
     pub fn breaker_open(&self) -> bool {
-        self.shared.breaker.is_open()
+        self.parts.breaker.is_open()
     }
 
     /// How long calls took, and how they failed.
     pub fn stats(&self) -> &StoreStats {
-        &self.shared.stats
+        &self.parts.stats
     }
 
     /// What the last audit found; `None` before the first has ended. The embedded store is counted as this is called.
     pub fn audit(&self) -> Option<AuditFigures> {
-        match &self.shared.engine {
-            Engine::Memory(store) => Some(AuditFigures::of_memory(store)),
-            Engine::Server(_) => self.shared.figures.last(),
+        match self.parts.store.get().map(|timed| &timed.store) {
+            Some(AnyStore::Memory(store)) => Some(AuditFigures::of_memory(store)),
+            _ => self.parts.figures.last(),
         }
     }
 
     /// Where states live: `memory`, or a URL without its password.
     pub fn place(&self) -> &str {
-        &self.shared.place
+        &self.parts.place
     }
 }
 
-impl Shared {
-    fn new(engine: Engine, place: String) -> Self {
-        let condition = match &engine {
-            Engine::Memory(_) => Condition::Up,
-            Engine::Server(_) => {
-                let reason = format!("there is no connection to {place} yet");
-                Condition::Down { because: StoreError::Unavailable { reason } }
-            }
-        };
-        Self {
-            engine,
-            place,
-            breaker: Breaker::default(),
-            opened: Notify::new(),
-            ledger: Ledger::new(condition),
-            stats: StoreStats::default(),
-            figures: Figures::default(),
-        }
+impl Parts {
+    /// The store is there.
+    fn connected(&self, store: AnyStore) -> &AnyStore {
+        &self.store.get_or_init(|| Timed { store, stats: Arc::clone(&self.stats) }).store
     }
 }
 
 impl From<MemoryStore> for ServedStore {
     /// Needs no runtime: nothing runs beside it.
     fn from(store: MemoryStore) -> Self {
-        let shared = Shared::new(Engine::Memory(store), tallygate_redis::AnyStore::MEMORY.to_owned());
-        Self { shared: Arc::new(shared), _tasks: JoinSet::new() }
+        Self::new(Some(store.into()), AnyStore::MEMORY.to_owned(), Condition::Up)
     }
 }
 
 impl Store for ServedStore {
-    async fn check(&self, checks: &[Check<'_>]) -> Result<Decision, StoreError> {
-        self.unhurried().check(checks).await
+    async fn call(&self, call: &Call<'_>) -> Result<Decision, StoreError> {
+        match self.stack.call_now(call) {
+            Some(answer) => answer,
+            None => self.stack.call(call).await,
+        }
     }
 
-    async fn peek(&self, checks: &[Check<'_>]) -> Result<Decision, StoreError> {
-        self.unhurried().peek(checks).await
+    fn call_now(&self, call: &Call<'_>) -> Option<Result<Decision, StoreError>> {
+        self.stack.call_now(call)
     }
+}
 
-    async fn refund(&self, check: &Check<'_>, charged_at: Option<Timestamp>) -> Result<u64, StoreError> {
-        self.unhurried().refund(check, charged_at).await
-    }
-
-    async fn reset(&self, check: &Check<'_>) -> Result<bool, StoreError> {
-        self.unhurried().reset(check).await
-    }
-
+impl Counters for ServedStore {
     async fn count(&self, name: &CounterName, op: CounterOp) -> Result<CounterValue, CounterError> {
-        self.unhurried().count(name, op).await
+        self.stack.count(name, op).await
     }
 }
 
 impl fmt::Debug for ServedStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ServedStore")
-            .field("place", &self.shared.place)
+            .field("place", &self.parts.place)
             .field("condition", &self.condition())
             .finish_non_exhaustive()
     }

@@ -16,9 +16,9 @@ mod trace_parent;
 mod traces;
 
 use std::io::{IsTerminal, Write};
-use std::str::FromStr;
 use std::time::SystemTime;
 
+use tallygate::words;
 use tracing_subscriber::layer::SubscriberExt;
 
 pub use otlp::{OtlpSettings, SampleRatio};
@@ -52,25 +52,15 @@ impl Default for LogSettings {
     }
 }
 
-/// How a line looks.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum Format {
-    /// For people.
-    #[default]
-    Text,
-    /// One object a line.
-    Json,
-}
-
-impl FromStr for Format {
-    type Err = TelemetryError;
-
-    fn from_str(written: &str) -> Result<Self, TelemetryError> {
-        match written {
-            "text" => Ok(Self::Text),
-            "json" => Ok(Self::Json),
-            other => Err(TelemetryError::Format { written: other.to_owned() }),
-        }
+words! {
+    /// How a line looks.
+    #[derive(Default)]
+    pub enum Format, "log format" {
+        /// For people.
+        #[default]
+        Text = "text",
+        /// One object a line.
+        Json = "json",
     }
 }
 
@@ -78,12 +68,6 @@ impl FromStr for Format {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum TelemetryError {
-    /// The format has no such name.
-    #[error("there is no log format {written:?}: write `text` or `json`")]
-    Format {
-        /// What was written.
-        written: String,
-    },
     /// The filter cannot be read.
     #[error(
         "log filter (TALLYGATE_LOG): {written:?} is not a level{hint}; write off, error, warn, info, debug or trace, \

@@ -1,6 +1,7 @@
 //! The server: its parts over real sockets, the whole of it on real ports, and the files it is deployed with.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on must stop")]
 
+mod cancellation; // callers that leave at any moment
 mod deploy; // the files in `deploy/`, read by the tools that they are for
 mod store; // the store of a server, while Redis comes late, hangs, crashes and refuses
 mod store_log; // what the log says of a store

@@ -18,9 +18,9 @@ pub use rig::{MemoryRig, Rig};
 pub use sums::{all_or_none, bound};
 pub use time::backward_time;
 
-use tallygate::{Algorithm, Limiter, MemoryStore};
+use tallygate::{Algorithm, MemoryStore};
 
-use crate::traces::Trace;
+use crate::traces::{Opaque, Trace};
 
 /// Property 1, twins: the store answers as an embedded store that never forgets.
 pub async fn twins<R: Rig>(rig: &R, seed: u64, steps: usize) {
@@ -28,7 +28,7 @@ pub async fn twins<R: Rig>(rig: &R, seed: u64, steps: usize) {
         let twin = MemoryStore::builder().clock(rig.clock().clone()).without_sweep().build();
         let trace = Trace::new(algorithm, seed, steps / Algorithm::ALL.len());
         let trace = if rig.forgets() { trace } else { trace.backward() };
-        let ran = trace.run((rig.limiter(), rig.clock()), (&Limiter::new(twin), rig.clock())).await;
+        let ran = trace.run((&Opaque(&**rig.limiter().store()), rig.clock()), (&twin, rig.clock())).await;
         if let Err(mismatch) = ran {
             panic!("{mismatch}");
         }

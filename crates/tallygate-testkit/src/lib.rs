@@ -5,10 +5,12 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "test support: a broken fixture must stop the test")]
 #![allow(clippy::disallowed_methods, reason = "it waits for real processes, in real time")]
 
+pub mod cancellation;
 mod clock_shim;
 pub mod cluster;
 pub mod conformance;
 pub mod daemon;
+mod faulty_store;
 pub mod find;
 pub mod http;
 mod port;
@@ -29,6 +31,7 @@ pub mod web_proxy;
 
 pub use cluster::Cluster;
 pub use daemon::{Daemon, Ready};
+pub use faulty_store::{FaultyStore, Switch};
 pub use find::{Flavour, valkey_available, valkey_or_skip};
 pub use port::Port;
 pub use prometheus::{Prometheus, Sample};

@@ -5,11 +5,12 @@ mod chapter;
 
 use std::collections::VecDeque;
 use std::fmt;
+use std::future::Future;
 
-use tallygate::{Algorithm, Limiter, ManualClock, Store};
+use tallygate::{Algorithm, Check, Decision, EncodedState, ManualClock, MemoryStore, Store, StoreError};
 
 use crate::random::Random;
-use call::Answer;
+use call::{Answer, Ask};
 use chapter::Chapter;
 pub(crate) use chapter::micros;
 
@@ -35,8 +36,42 @@ pub struct Mismatch {
     chapter: usize,
     limits: Vec<String>,
     story: VecDeque<String>,
-    answers: [Answer; 2],
+    answers: [String; 2],
 }
+
+/// A store whose states can be looked at as they are stored.
+pub trait Inspected: Store {
+    /// The state of a check; `None` if it cannot be looked at.
+    fn inspect(&self, check: &Check<'_>) -> impl Future<Output = Option<Stored>> + Send;
+}
+
+/// A state as it is stored, if there is one.
+pub type Stored = Option<EncodedState>;
+
+impl Inspected for MemoryStore {
+    async fn inspect(&self, check: &Check<'_>) -> Option<Stored> {
+        Some(self.encoded_state(check))
+    }
+}
+
+/// A store whose states nobody looks at.
+#[derive(Debug)]
+pub struct Opaque<'s, S>(pub &'s S);
+
+impl<S: Store> Store for Opaque<'_, S> {
+    async fn call(&self, call: &tallygate::Call<'_>) -> Result<Decision, StoreError> {
+        self.0.call(call).await
+    }
+}
+
+impl<S: Store> Inspected for Opaque<'_, S> {
+    async fn inspect(&self, _: &Check<'_>) -> Option<Stored> {
+        None
+    }
+}
+
+/// After how many steps the states of a call are compared, besides all states at the end of a chapter.
+const COMPARED: usize = 8;
 
 /// How many steps before a mismatch are told.
 const TOLD: usize = 15;
@@ -62,11 +97,12 @@ impl Trace {
         self
     }
 
-    /// Asks both limiters the same, each on the clock it decides by; answers how many calls were denied.
-    pub async fn run<A: Store, B: Store>(
+    /// Asks both stores the same, each on the clock it decides by, and compares what they answer and what they keep; answers how
+    /// many calls were denied.
+    pub async fn run<A: Inspected, B: Inspected>(
         &self,
-        (one, clock_of_one): (&Limiter<A>, &ManualClock),
-        (two, clock_of_two): (&Limiter<B>, &ManualClock),
+        (one, clock_of_one): (&A, &ManualClock),
+        (two, clock_of_two): (&B, &ManualClock),
     ) -> Result<usize, Box<Mismatch>> {
         let mut random = Random::new(self.seed);
         let (mut step, mut number, mut denied) = (0, 0, 0);
@@ -78,23 +114,49 @@ impl Trace {
                 let call = chapter.next(&mut random);
                 clock_of_one.set(chapter.now());
                 clock_of_two.set(chapter.now());
-                let answers = [call.ask(one).await, call.ask(two).await];
+                let answers: [Answer; 2] = [call.ask(one).await, call.ask(two).await];
+                chapter.learn(&call, &answers[0]);
+                denied += usize::from(answers[0].denied());
                 story.push_back(format!("at {} {call} -> {}", chapter.now(), answers[0]));
                 if story.len() > TOLD {
                     story.pop_front();
                 }
-                if !answers[0].is_like(&answers[1]) {
+                let last = left == 1 || step + 1 == self.steps;
+                let compared = match step.is_multiple_of(COMPARED) {
+                    _ if last => chapter.all(),
+                    true => call.asks.clone(),
+                    false => Vec::new(),
+                };
+                let states = differing(one, two, &compared).await;
+                let (alike, answers) = match states {
+                    None => (answers[0].is_like(&answers[1], call.verb), answers.map(|answer| answer.to_string())),
+                    Some(states) => (false, states),
+                };
+                if !alike {
                     let (trace, limits) = (self.clone(), chapter.limits());
                     return Err(Box::new(Mismatch { trace, step, chapter: number, limits, story, answers }));
                 }
-                denied += usize::from(answers[0].denied());
-                chapter.learn(&call, &answers[0]);
                 (step, left) = (step + 1, left - 1);
             }
             number += 1;
         }
         Ok(denied)
     }
+}
+
+/// The first state that the stores keep differently, as each keeps it.
+async fn differing<A: Inspected, B: Inspected>(one: &A, two: &B, asks: &[Ask]) -> Option<[String; 2]> {
+    // A sorted set without members is no key.
+    let means_nothing = |state: &EncodedState| *state == EncodedState::SortedSet(Vec::new());
+    for ask in asks {
+        let check = ask.check();
+        let (Some(one), Some(two)) = (one.inspect(&check).await, two.inspect(&check).await) else { return None };
+        let [one, two] = [one, two].map(|state| state.filter(|state| !means_nothing(state)));
+        if one != two {
+            return Some([one, two].map(|state| format!("{ask}: {state:02x?}")));
+        }
+    }
+    None
 }
 
 impl fmt::Display for Mismatch {

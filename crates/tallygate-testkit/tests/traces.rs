@@ -1,41 +1,21 @@
 //! A trace finds a store that answers differently.
 
-use std::sync::atomic::{AtomicU64, Ordering};
-
-use tallygate::{
-    Algorithm, Check, CounterError, CounterName, CounterOp, CounterValue, Decision, Limiter, ManualClock, MemoryStore,
-    Store, StoreError, Timestamp,
-};
-use tallygate_testkit::traces::Trace;
+use tallygate::{Algorithm, Call, Check, Decision, ManualClock, MemoryStore, Store, StoreError, Timestamp};
+use tallygate_testkit::FaultyStore;
+use tallygate_testkit::traces::{Inspected, Stored, Trace};
 
 /// A store that forgets to charge one call in a thousand.
-struct Careless {
-    store: MemoryStore,
-    calls: AtomicU64,
-}
+struct Careless(FaultyStore);
 
 impl Store for Careless {
-    async fn check(&self, checks: &[Check<'_>]) -> Result<Decision, StoreError> {
-        match self.calls.fetch_add(1, Ordering::Relaxed) % 1000 {
-            999 => self.store.peek(checks).await,
-            _ => self.store.check(checks).await,
-        }
+    async fn call(&self, call: &Call<'_>) -> Result<Decision, StoreError> {
+        self.0.call(call).await
     }
+}
 
-    async fn peek(&self, checks: &[Check<'_>]) -> Result<Decision, StoreError> {
-        self.store.peek(checks).await
-    }
-
-    async fn refund(&self, check: &Check<'_>, charged_at: Option<Timestamp>) -> Result<u64, StoreError> {
-        self.store.refund(check, charged_at).await
-    }
-
-    async fn reset(&self, check: &Check<'_>) -> Result<bool, StoreError> {
-        self.store.reset(check).await
-    }
-
-    async fn count(&self, name: &CounterName, op: CounterOp) -> Result<CounterValue, CounterError> {
-        self.store.count(name, op).await
+impl Inspected for Careless {
+    async fn inspect(&self, check: &Check<'_>) -> Option<Stored> {
+        self.0.store.inspect(check).await
     }
 }
 
@@ -45,9 +25,9 @@ async fn a_store_that_differs_is_found() {
     for (seed, algorithm) in (700..).zip(Algorithm::ALL) {
         let clock = ManualClock::new(Timestamp::from_micros(1_700_000_000_000_000));
         let store = || MemoryStore::builder().clock(clock.clone()).without_sweep().build();
-        let careless = Limiter::new(Careless { store: store(), calls: AtomicU64::new(0) });
+        let careless = Careless(FaultyStore::new(store()).forgetting_one_in(1000));
         let trace = Trace::new(algorithm, seed, 100_000).backward();
-        let mismatch = trace.run((&careless, &clock), (&Limiter::new(store()), &clock)).await.unwrap_err().to_string();
+        let mismatch = trace.run((&careless, &clock), (&store(), &clock)).await.unwrap_err().to_string();
         assert!(mismatch.contains(algorithm.name()) && mismatch.contains("one: "), "{mismatch}");
     }
 }

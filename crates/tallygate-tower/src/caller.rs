@@ -11,7 +11,7 @@ use http::{Extensions, Method};
 use tallygate::Subject;
 use tallygate_http::{Prefixes, Trust, client_address, digest};
 
-use crate::seen::Seen;
+use crate::request_view::RequestView;
 use crate::traps::Traps;
 
 /// Who is calling, as far as a limit is concerned: one thing known of a request, or several together.
@@ -109,22 +109,22 @@ impl Caller {
 
     /// What is known of the caller, and whether all of it is.
     #[inline(always)]
-    pub(crate) fn subject(&self, seen: Seen<'_>, addresses: &Addresses) -> (Subject, bool) {
+    pub(crate) fn subject(&self, request: RequestView<'_>, addresses: &Addresses) -> (Subject, bool) {
         if let [(_, Feature::Address)] = &self.features[..]
-            && let Some(subject) = addresses.usual_subject(seen)
+            && let Some(subject) = addresses.usual_subject(request)
         {
             return (subject, true);
         }
-        self.combined(seen, addresses)
+        self.combined(request, addresses)
     }
 
-    fn combined(&self, seen: Seen<'_>, addresses: &Addresses) -> (Subject, bool) {
+    fn combined(&self, request: RequestView<'_>, addresses: &Addresses) -> (Subject, bool) {
         let mut known = true;
         let values: Vec<(&str, String)> = self
             .features
             .iter()
             .map(|(name, feature)| {
-                let value = feature.value(seen, addresses);
+                let value = feature.value(request, addresses);
                 known &= value.is_some();
                 // A digest or an address is never empty: nobody can pass for the unknown.
                 (&**name, value.unwrap_or_default())
@@ -135,12 +135,12 @@ impl Caller {
 }
 
 impl Feature {
-    fn value(&self, seen: Seen<'_>, addresses: &Addresses) -> Option<String> {
+    fn value(&self, request: RequestView<'_>, addresses: &Addresses) -> Option<String> {
         match self {
-            Self::Address => addresses.of(seen).map(|address| addresses.prefixes.mask(address)),
-            Self::Header(name) => only(seen.headers.get_all(name)).map(|value| digest(value.as_bytes())),
-            Self::Method => Some(standard(seen.method).to_owned()),
-            Self::Told(told) => told(seen.parts()).filter(|value| !value.is_empty()),
+            Self::Address => addresses.of(request).map(|address| addresses.prefixes.mask(address)),
+            Self::Header(name) => only(request.headers.get_all(name)).map(|value| digest(value.as_bytes())),
+            Self::Method => Some(standard(request.method).to_owned()),
+            Self::Told(told) => told(request.parts()).filter(|value| !value.is_empty()),
         }
     }
 }
@@ -192,17 +192,17 @@ pub(crate) type Peer = Arc<dyn Fn(&Extensions) -> Option<IpAddr> + Send + Sync>;
 
 impl Addresses {
     #[inline(always)]
-    fn peer(&self, seen: Seen<'_>) -> Option<IpAddr> {
+    fn peer(&self, request: RequestView<'_>) -> Option<IpAddr> {
         match &self.peer {
-            None => known_peer(seen.extensions),
-            Some(peer) => peer(seen.extensions),
+            None => known_peer(request.extensions),
+            Some(peer) => peer(request.extensions),
         }
     }
 
     /// The subject of most callers, in a fraction of the time: by the whole IPv4 address of the peer.
     #[inline(always)]
-    fn usual_subject(&self, seen: Seen<'_>) -> Option<Subject> {
-        let Some(IpAddr::V4(peer)) = self.peer(seen) else { return None };
+    fn usual_subject(&self, request: RequestView<'_>) -> Option<Subject> {
+        let Some(IpAddr::V4(peer)) = self.peer(request) else { return None };
         if !self.trust.proxies.is_none() || u32::from(self.prefixes.v4) < Ipv4Addr::BITS {
             return None;
         }
@@ -211,31 +211,31 @@ impl Addresses {
 
     /// Looks for known traps: to be called once for each request.
     #[inline(always)]
-    pub(crate) fn look(&self, seen: Seen<'_>) {
+    pub(crate) fn look(&self, request: RequestView<'_>) {
         if self.traps.are_looked_for() {
-            self.look_closely(seen);
+            self.look_closely(request);
         }
     }
 
     #[cold]
-    fn look_closely(&self, seen: Seen<'_>) {
-        if let Some(peer) = self.peer(seen) {
-            self.traps.look_at(seen.headers, peer, &self.trust);
+    fn look_closely(&self, request: RequestView<'_>) {
+        if let Some(peer) = self.peer(request) {
+            self.traps.look_at(request.headers, peer, &self.trust);
         }
     }
 
-    fn of(&self, seen: Seen<'_>) -> Option<IpAddr> {
-        let peer = self.peer(seen);
+    fn of(&self, request: RequestView<'_>) -> Option<IpAddr> {
+        let peer = self.peer(request);
         if peer.is_none() {
             self.traps.no_peer();
         }
-        peer.map(|peer| client_address(peer, seen.headers, &self.trust))
+        peer.map(|peer| client_address(peer, request.headers, &self.trust))
     }
 
     /// The address as limits count it, if it is known.
-    pub(crate) fn client(&self, seen: Seen<'_>) -> Option<ClientAddress> {
-        let peer = self.peer(seen)?;
-        Some(ClientAddress(self.prefixes.mask(client_address(peer, seen.headers, &self.trust))))
+    pub(crate) fn client(&self, request: RequestView<'_>) -> Option<ClientAddress> {
+        let peer = self.peer(request)?;
+        Some(ClientAddress(self.prefixes.mask(client_address(peer, request.headers, &self.trust))))
     }
 }
 

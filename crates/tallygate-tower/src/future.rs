@@ -15,9 +15,9 @@ use tallygate::{InvalidCheck, Status, Store, Verdict};
 use tower_service::Service;
 
 use crate::body::ResponseBody;
+use crate::decide::{Decided, Deciding, Eventually, Limits, Refunding};
 use crate::refusal::Refusal;
 use crate::settings::Settings;
-use crate::settle::{Decided, Deciding, Eventually, Settling};
 
 pin_project! {
     /// The response of a limited service, when it is there.
@@ -55,22 +55,22 @@ struct Waiting<T, S, ReqBody> {
     deciding: Deciding,
     service: T,
     request: Request<ReqBody>,
-    settings: Arc<Settings<S>>,
+    limits: Arc<Limits<S>>,
 }
 
-/// What it takes to tell of a decision once there is a response.
-pub(crate) enum After<S> {
-    /// The shortcut was taken.
-    Status { settings: Arc<Settings<S>>, status: Status },
-    /// In a box, so that whoever takes the shortcut need not carry it.
-    Verdict { settings: Arc<Settings<S>>, verdict: Box<Verdict> },
+/// What it takes to report a decision once there is a response.
+enum After<S> {
+    /// The fast path was taken.
+    Status { limits: Arc<Limits<S>>, status: Status },
+    /// In a box, so that the fast path need not carry it.
+    Verdict { limits: Arc<Limits<S>>, verdict: Box<Verdict> },
 }
 
 /// What a service came to, waiting until its units are given back.
 struct Unsettled<R, S> {
-    settling: Settling,
+    refunding: Refunding,
     served: R,
-    settings: Arc<Settings<S>>,
+    limits: Arc<Limits<S>>,
 }
 
 impl<T, S, ReqBody> ResponseFuture<T, S, ReqBody>
@@ -81,20 +81,15 @@ where
         Self { stage: Stage::Serving { response, after: None } }
     }
 
-    pub(crate) fn deciding(
-        service: T,
-        settings: Arc<Settings<S>>,
-        deciding: Deciding,
-        request: Request<ReqBody>,
-    ) -> Self {
-        let waiting = Waiting { deciding, service, request, settings };
+    pub(crate) fn deciding(service: T, limits: Arc<Limits<S>>, deciding: Deciding, request: Request<ReqBody>) -> Self {
+        let waiting = Waiting { deciding, service, request, limits };
         Self { stage: Stage::Deciding { waiting: Some(Box::new(waiting)) } }
     }
 
-    /// The service behind is at work, on a call that was decided.
+    /// The service behind is at work on a call whose status is all there is to report.
     #[inline(always)]
-    pub(crate) fn serving(response: T::Future, after: After<S>) -> Self {
-        Self { stage: Stage::Serving { response, after: Some(after) } }
+    pub(crate) fn fast(response: T::Future, limits: Arc<Limits<S>>, status: Status) -> Self {
+        Self { stage: Stage::Serving { response, after: Some(After::Status { limits, status }) } }
     }
 
     /// Whether the service behind is not called.
@@ -105,19 +100,22 @@ where
     /// Passes a request on, or refuses it.
     pub(crate) fn decided(
         service: &mut T,
-        settings: &Arc<Settings<S>>,
+        limits: &Arc<Limits<S>>,
         decided: Decided,
         mut request: Request<ReqBody>,
     ) -> Self {
         match decided {
             Ok(verdict) if verdict.allowed() => {
-                if settings.shared {
+                if limits.settings.shared {
                     request.extensions_mut().insert(verdict.clone());
                 }
-                let after = After::Verdict { settings: Arc::clone(settings), verdict: Box::new(verdict) };
-                Self::serving(service.call(request), after)
+                let after = Some(After::Verdict { limits: Arc::clone(limits), verdict: Box::new(verdict) });
+                Self { stage: Stage::Serving { response: service.call(request), after } }
             }
-            decided => Self { stage: Stage::Refused { response: Some(settings.refuse(decided, request.headers())) } },
+            decided => {
+                let response = limits.settings.refuse(decided, request.headers());
+                Self { stage: Stage::Refused { response: Some(response) } }
+            }
         }
     }
 }
@@ -130,7 +128,7 @@ fn misconfigured(invalid: &InvalidCheck) -> Response<Bytes> {
     response
 }
 
-impl<S> Settings<S> {
+impl Settings {
     #[inline(never)]
     fn refuse(&self, decided: Decided, request: &HeaderMap) -> Response<Bytes> {
         let verdict = match decided {
@@ -171,20 +169,19 @@ where
                 StageProjection::Deciding { waiting } => {
                     let asked = waiting.as_mut().expect("polled after it was ready");
                     let decided = ready!(asked.deciding.as_mut().poll(context));
-                    let Waiting { mut service, request, settings, .. } =
-                        *waiting.take().expect("it was there just now");
-                    ResponseFuture::decided(&mut service, &settings, decided, request).stage
+                    let Waiting { mut service, request, limits, .. } = *waiting.take().expect("it was there just now");
+                    ResponseFuture::decided(&mut service, &limits, decided, request).stage
                 }
                 StageProjection::Serving { response, after } => {
                     let mut served = ready!(response.poll(context));
                     match after.take() {
                         None => {}
-                        Some(After::Status { settings, status }) => {
+                        Some(After::Status { limits, status }) => {
                             if let Ok(response) = &mut served {
-                                settings.tell_status(&status, response);
+                                limits.settings.report_status(&status, response);
                             }
                         }
-                        Some(After::Verdict { settings, verdict }) => match settings.settle(*verdict, served) {
+                        Some(After::Verdict { limits, verdict }) => match limits.settle(*verdict, served) {
                             Eventually::Now(settled) => served = settled,
                             Eventually::Later(unsettled) => {
                                 this.stage.set(Stage::Settling { unsettled: Some(Box::new(unsettled)) });
@@ -196,9 +193,9 @@ where
                 }
                 StageProjection::Settling { unsettled } => {
                     let waiting = unsettled.as_mut().expect("polled after it was ready");
-                    let verdict = ready!(waiting.settling.as_mut().poll(context));
-                    let Unsettled { served, settings, .. } = *unsettled.take().expect("it was there just now");
-                    let served = settings.finish(verdict, served);
+                    let verdict = ready!(waiting.refunding.as_mut().poll(context));
+                    let Unsettled { served, limits, .. } = *unsettled.take().expect("it was there just now");
+                    let served = limits.settings.finish(verdict, served);
                     return Poll::Ready(served.map(|response| response.map(ResponseBody::served)));
                 }
                 StageProjection::Refused { response } => {
@@ -214,14 +211,14 @@ where
 /// What the service behind came to.
 type Served<B, E> = Result<Response<B>, E>;
 
-impl<S: Store + 'static> Settings<S> {
+impl<S: Store + 'static> Limits<S> {
     /// Gives back what does not count, and tells what is left.
     fn settle<B, E>(
         self: Arc<Self>,
         verdict: Verdict,
         served: Served<B, E>,
     ) -> Eventually<Served<B, E>, Unsettled<Served<B, E>, S>> {
-        let (served, counted) = match (&self.counts, served) {
+        let (served, counted) = match (&self.settings.counts, served) {
             (None, served) => (served, true),
             (Some(counts), Ok(response)) => {
                 let (parts, body) = response.into_parts();
@@ -230,12 +227,14 @@ impl<S: Store + 'static> Settings<S> {
             }
             (Some(counts), Err(error)) => (Err(error), counts.error),
         };
-        match if counted { Eventually::Now(verdict) } else { self.give_back(verdict) } {
-            Eventually::Now(verdict) => Eventually::Now(self.finish(verdict, served)),
-            Eventually::Later(settling) => Eventually::Later(Unsettled { settling, served, settings: self }),
+        match if counted { Eventually::Now(verdict) } else { self.refund(verdict) } {
+            Eventually::Now(verdict) => Eventually::Now(self.settings.finish(verdict, served)),
+            Eventually::Later(refunding) => Eventually::Later(Unsettled { refunding, served, limits: self }),
         }
     }
+}
 
+impl Settings {
     fn finish<B, E>(&self, verdict: Verdict, served: Served<B, E>) -> Served<B, E> {
         let mut response = served?;
         let refused = is_refused(&response);

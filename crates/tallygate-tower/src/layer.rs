@@ -7,10 +7,11 @@ use std::sync::Arc;
 use bytes::Bytes;
 use http::request::Parts;
 use http::{Response, response};
-use tallygate::{Cost, Descriptor, Limit, MemoryStore, PolicySet, Store, Verdict};
+use tallygate::{Cost, Descriptor, Limit, MemoryStore, PolicySet, Store, Stores, Verdict};
 use tallygate_http::{Dialect, Prefixes, Trust, VerdictHeaders};
 use tower_layer::Layer;
 
+use crate::decide::Limits;
 use crate::refusal::Refusal;
 use crate::rule::Rule;
 use crate::service::RateLimited;
@@ -25,7 +26,7 @@ use crate::settings::{Counts, Plan, Settings};
 /// # Ok::<(), tallygate::LimitError>(())
 /// ```
 pub struct RateLimit<S = MemoryStore> {
-    pub(crate) settings: Arc<Settings<S>>,
+    limits: Arc<Limits<S>>,
 }
 
 impl RateLimit {
@@ -36,7 +37,7 @@ impl RateLimit {
 
     /// No limits yet, on an embedded store of its own.
     pub fn new() -> Self {
-        Self { settings: Arc::new(Settings::default()) }
+        Self { limits: Arc::new(Limits { settings: Settings::default(), stores: Stores::new(Arc::default()) }) }
     }
 }
 
@@ -48,18 +49,18 @@ impl Default for RateLimit {
 
 impl<S: Store> RateLimit<S> {
     /// Changes the settings: clones keep what they were told.
-    fn with(mut self, change: impl FnOnce(&mut Settings<S>)) -> Self {
-        let settings = Arc::make_mut(&mut self.settings);
-        change(settings);
+    fn with(self, change: impl FnOnce(&mut Settings)) -> Self {
+        let mut settings = self.limits.settings.clone();
+        change(&mut settings);
         settings.derive();
-        self
+        Self { limits: Arc::new(Limits { settings, stores: self.limits.stores.clone() }) }
     }
 
     /// One limit more. All of them make one decision: all are charged, or none. Takes the place of
     /// [`policies`](Self::policies).
     #[must_use]
     pub fn rule(self, rule: Rule) -> Self {
-        let (domain, mut rules) = match &self.settings.plan {
+        let (domain, mut rules) = match &self.limits.settings.plan {
             Plan::Rules { rules, compiled } => (compiled.name().to_owned(), rules.clone()),
             Plan::Policies { domain, .. } => (domain.clone(), Vec::new()),
         };
@@ -75,7 +76,7 @@ impl<S: Store> RateLimit<S> {
         if domain.is_empty() {
             domain.push_str("http");
         }
-        match &self.settings.plan {
+        match &self.limits.settings.plan {
             Plan::Rules { rules, .. } => {
                 let plan = Plan::compile(domain, rules.clone());
                 self.with(|settings| settings.plan = plan)
@@ -121,16 +122,12 @@ impl<S: Store> RateLimit<S> {
         self.with(|settings| settings.plan = Plan::Policies { source, domain: domain.into(), describe })
     }
 
-    /// Another store: one on Redis or Valkey shares the limits between processes and machines.
+    /// Another store: one on Redis or Valkey shares the limits between processes and machines. An `Arc` of a store is a store,
+    /// which others can use too.
     #[must_use]
     pub fn store<T: Store>(self, store: T) -> RateLimit<T> {
-        self.shared_store(Arc::new(store))
-    }
-
-    /// A store that others use, too.
-    #[must_use]
-    pub fn shared_store<T: Store>(self, store: Arc<T>) -> RateLimit<T> {
-        RateLimit { settings: Arc::new(self.settings.with_store(store)) }.with(|_| ())
+        let (settings, stores) = (self.limits.settings.clone(), self.limits.stores.with_shared(Arc::new(store)));
+        RateLimit { limits: Arc::new(Limits { settings, stores }) }
     }
 
     /// Whom to believe about the address of a caller. Nobody unless said: then it is the peer of the connection.
@@ -254,14 +251,14 @@ fn failed(parts: &response::Parts) -> bool {
 
 impl<S> Clone for RateLimit<S> {
     fn clone(&self) -> Self {
-        Self { settings: Arc::clone(&self.settings) }
+        Self { limits: Arc::clone(&self.limits) }
     }
 }
 
 impl<S> fmt::Debug for RateLimit<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut layer = f.debug_struct("RateLimit");
-        match &self.settings.plan {
+        match &self.limits.settings.plan {
             Plan::Rules { rules, compiled } => layer.field("domain", &compiled.name()).field("rules", rules),
             Plan::Policies { domain, .. } => layer.field("domain", domain),
         };
@@ -273,6 +270,6 @@ impl<S, T> Layer<T> for RateLimit<S> {
     type Service = RateLimited<T, S>;
 
     fn layer(&self, inner: T) -> Self::Service {
-        RateLimited::new(inner, Arc::clone(&self.settings))
+        RateLimited::new(inner, Arc::clone(&self.limits))
     }
 }

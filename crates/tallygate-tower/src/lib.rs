@@ -18,13 +18,14 @@
 
 mod layer;
 mod service;
+
+mod decide;
+mod fast_path;
 mod settings;
 
 mod caller;
+mod request_view;
 mod rule;
-mod seen;
-mod settle;
-mod shortcut;
 
 mod body;
 mod future;

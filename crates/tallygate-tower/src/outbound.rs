@@ -56,13 +56,7 @@ impl<Z, S> Throttle<Z, S> {
     /// A store that others use, too: all of them together keep the limit.
     #[must_use]
     pub fn store<T: Store>(self, store: T) -> Throttle<Z, T> {
-        self.shared_store(Arc::new(store))
-    }
-
-    /// The same for a store that this process uses elsewhere.
-    #[must_use]
-    pub fn shared_store<T: Store>(self, store: Arc<T>) -> Throttle<Z, T> {
-        Throttle { limiter: Limiter::over(store), terms: self.terms, sleep: self.sleep }
+        Throttle { limiter: Limiter::new(store), terms: self.terms, sleep: self.sleep }
     }
 
     /// Whose quota it is, where the third party counts several accounts apart.

@@ -7,7 +7,7 @@ use http::request::Parts;
 use tallygate::{Limit, Match, Mode, OnError, Policy};
 
 use crate::caller::{Addresses, Caller};
-use crate::seen::Seen;
+use crate::request_view::RequestView;
 
 type Chosen = Arc<dyn Fn(&Parts) -> Option<Limit> + Send + Sync>;
 type Condition = Arc<dyn Fn(&Parts) -> bool + Send + Sync>;
@@ -86,29 +86,25 @@ impl Rule {
         self
     }
 
-    pub(crate) fn enforces(&self) -> bool {
-        self.mode == Mode::Enforce
-    }
-
     /// Whether a closure wants to see the request.
     pub(crate) fn is_told(&self) -> bool {
         self.condition.is_some() || self.chosen.is_some() || self.caller.is_told()
     }
 
     /// Whom it counts for this request, and by which limit; `None` if it is not about it. `at` is its place in the layer.
-    pub(crate) fn found(&self, at: usize, seen: Seen<'_>, addresses: &Addresses) -> Option<Match> {
-        if self.condition.as_ref().is_some_and(|condition| !condition(seen.parts())) {
+    pub(crate) fn found(&self, at: usize, request: RequestView<'_>, addresses: &Addresses) -> Option<Match> {
+        if self.condition.as_ref().is_some_and(|condition| !condition(request.parts())) {
             return None;
         }
-        let (subject, known) = self.caller.subject(seen, addresses);
-        Some(Match { policy: at, descriptor: 0, subject, limit: self.limit_of(seen, known).map(Some) })
+        let (subject, known) = self.caller.subject(request, addresses);
+        Some(Match { policy: at, descriptor: 0, subject, limit: self.limit_of(request, known).map(Some) })
     }
 
     /// The limit of this request, if it is not the rule's own.
-    fn limit_of(&self, seen: Seen<'_>, known: bool) -> Option<Limit> {
+    fn limit_of(&self, request: RequestView<'_>, known: bool) -> Option<Limit> {
         match (known, &self.anonymous, &self.chosen) {
             (false, Some(anonymous), _) => Some(anonymous.clone()),
-            (_, _, Some(chosen)) => chosen(seen.parts()),
+            (_, _, Some(chosen)) => chosen(request.parts()),
             _ => None,
         }
     }

@@ -11,20 +11,20 @@ use tallygate::{MemoryStore, Store};
 use tower_service::Service;
 
 use crate::body::ResponseBody;
-use crate::future::{After, ResponseFuture};
-use crate::seen::Seen;
-use crate::settings::{Plan, Settings};
-use crate::settle::Eventually;
+use crate::decide::{Eventually, Limits};
+use crate::future::ResponseFuture;
+use crate::request_view::RequestView;
+use crate::settings::Plan;
 
 /// A service that is called only as often as its limits allow. Made by [`RateLimit`](crate::RateLimit).
 pub struct RateLimited<T, S = MemoryStore> {
     inner: T,
-    settings: Arc<Settings<S>>,
+    limits: Arc<Limits<S>>,
 }
 
 impl<T, S> RateLimited<T, S> {
-    pub(crate) fn new(inner: T, settings: Arc<Settings<S>>) -> Self {
-        Self { inner, settings }
+    pub(crate) fn new(inner: T, limits: Arc<Limits<S>>) -> Self {
+        Self { inner, limits }
     }
 
     /// The service behind.
@@ -35,7 +35,7 @@ impl<T, S> RateLimited<T, S> {
 
 impl<T: Clone, S> Clone for RateLimited<T, S> {
     fn clone(&self) -> Self {
-        Self { inner: self.inner.clone(), settings: Arc::clone(&self.settings) }
+        Self { inner: self.inner.clone(), limits: Arc::clone(&self.limits) }
     }
 }
 
@@ -60,37 +60,37 @@ where
     }
 
     fn call(&mut self, request: Request<ReqBody>) -> Self::Future {
-        if let Some(status) = self.settings.take_short(Seen::whole(&request)) {
-            let after = After::Status { settings: Arc::clone(&self.settings), status };
-            return ResponseFuture::serving(self.inner.call(request), after);
+        if let Some(status) = self.limits.try_fast(RequestView::whole(&request)) {
+            return ResponseFuture::fast(self.inner.call(request), Arc::clone(&self.limits), status);
         }
-        self.call_at_length(request)
+        self.evaluate(request)
     }
 }
 
 impl<T, S: Store + 'static> RateLimited<T, S> {
     #[inline(never)]
-    fn call_at_length<ReqBody>(&mut self, mut request: Request<ReqBody>) -> ResponseFuture<T, S, ReqBody>
+    fn evaluate<ReqBody>(&mut self, mut request: Request<ReqBody>) -> ResponseFuture<T, S, ReqBody>
     where
         T: Service<Request<ReqBody>> + Clone,
     {
-        let decided = if self.settings.told {
+        let settings = &self.limits.settings;
+        let decided = if settings.told {
             let (mut parts, body) = request.into_parts();
-            if let Plan::Policies { .. } = self.settings.plan
-                && let Some(client) = self.settings.addresses.client(Seen::apart(&parts))
+            if let Plan::Policies { .. } = settings.plan
+                && let Some(client) = settings.addresses.client(RequestView::apart(&parts))
             {
                 parts.extensions.insert(client);
             }
-            let decided = self.settings.decide(Seen::apart(&parts));
+            let decided = self.limits.decide(RequestView::apart(&parts));
             request = Request::from_parts(parts, body);
             decided
         } else {
-            self.settings.decide(Seen::whole(&request))
+            self.limits.decide(RequestView::whole(&request))
         };
         match decided {
             None => ResponseFuture::unlimited(self.inner.call(request)),
             Some(Eventually::Now(decided)) => {
-                let future = ResponseFuture::decided(&mut self.inner, &self.settings, decided, request);
+                let future = ResponseFuture::decided(&mut self.inner, &self.limits, decided, request);
                 if future.is_refused() {
                     // It is not called, and must not hold what it took to be ready.
                     self.inner = self.inner.clone();
@@ -101,7 +101,7 @@ impl<T, S: Store + 'static> RateLimited<T, S> {
                 // The instance that said it was ready is the one to call.
                 let clone = self.inner.clone();
                 let ready = std::mem::replace(&mut self.inner, clone);
-                ResponseFuture::deciding(ready, Arc::clone(&self.settings), deciding, request)
+                ResponseFuture::deciding(ready, Arc::clone(&self.limits), deciding, request)
             }
         }
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use http::request::Parts;
 use http::{Response, response};
-use tallygate::{Cost, Descriptor, Domain, MemoryStore, PolicySet, Rules, Store, Verdict};
+use tallygate::{Cost, Descriptor, Domain, PolicySet, Rules, Verdict};
 use tallygate_http::VerdictHeaders;
 
 use crate::caller::Addresses;
@@ -13,10 +13,8 @@ use crate::refusal::Refusal;
 use crate::rule::Rule;
 
 /// Everything a layer was told.
-pub(crate) struct Settings<S> {
-    pub(crate) store: Arc<S>,
-    /// Decides for rules that say so while the store cannot.
-    pub(crate) local: Arc<MemoryStore>,
+#[derive(Clone)]
+pub(crate) struct Settings {
     pub(crate) plan: Plan,
     pub(crate) addresses: Addresses,
     pub(crate) cost: Option<CostOf>,
@@ -35,8 +33,8 @@ pub(crate) struct Settings<S> {
     pub(crate) told: bool,
     /// Whether it matters from where requests come.
     pub(crate) by_address: bool,
-    /// Whether the shortcut may be tried.
-    pub(crate) short: bool,
+    /// Whether the status of one rule is all that anybody wants to know.
+    pub(crate) fast: bool,
 }
 
 /// What limits a request.
@@ -65,11 +63,9 @@ pub(crate) struct Counts {
 pub(crate) type Observe = Arc<dyn Fn(&Verdict) + Send + Sync>;
 pub(crate) type Responder = Arc<dyn Fn(&Refusal) -> Response<Bytes> + Send + Sync>;
 
-impl Default for Settings<MemoryStore> {
+impl Default for Settings {
     fn default() -> Self {
         Self {
-            store: Arc::new(MemoryStore::new()),
-            local: Arc::new(MemoryStore::new()),
             plan: Plan::compile("http".to_owned(), Vec::new()),
             addresses: Addresses::default(),
             cost: None,
@@ -83,7 +79,7 @@ impl Default for Settings<MemoryStore> {
             headers: VerdictHeaders::default(),
             told: false,
             by_address: false,
-            short: false,
+            fast: false,
         }
     }
 }
@@ -105,7 +101,7 @@ impl Plan {
     }
 }
 
-impl<S: Store> Settings<S> {
+impl Settings {
     /// Finds out what follows from what was told.
     pub(crate) fn derive(&mut self) {
         let (rules, policies) = match &self.plan {
@@ -117,37 +113,6 @@ impl<S: Store> Settings<S> {
         let described = matches!(self.plan, Plan::Policies { .. });
         self.told = described || self.skip.is_some() || self.cost.is_some() || rules.iter().any(Rule::is_told);
         self.by_address = rules.iter().any(|rule| rule.caller.is_by_address());
-        let alone = matches!(rules, [rule] if rule.enforces());
-        let status_is_enough = !self.told && !self.shared && self.counts.is_none() && self.observe.is_none();
-        self.short = alone && status_is_enough && self.store.embedded().is_some();
-    }
-}
-
-impl<S> Settings<S> {
-    pub(crate) fn with_store<T>(&self, store: Arc<T>) -> Settings<T> {
-        Settings {
-            store,
-            local: Arc::clone(&self.local),
-            plan: self.plan.clone(),
-            addresses: self.addresses.clone(),
-            cost: self.cost.clone(),
-            skip: self.skip.clone(),
-            counts: self.counts.clone(),
-            expose: self.expose,
-            shared: self.shared,
-            preflight: self.preflight,
-            responder: self.responder.clone(),
-            observe: self.observe.clone(),
-            headers: self.headers.clone(),
-            told: self.told,
-            by_address: self.by_address,
-            short: false,
-        }
-    }
-}
-
-impl<S> Clone for Settings<S> {
-    fn clone(&self) -> Self {
-        Self { short: self.short, ..self.with_store(Arc::clone(&self.store)) }
+        self.fast = !self.told && !self.shared && self.counts.is_none() && self.observe.is_none();
     }
 }

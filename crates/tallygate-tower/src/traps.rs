@@ -17,7 +17,7 @@ const SUSPICIOUS: u64 = 1000;
 /// How many calls are looked at: what a proxy adds, it adds to all of them.
 const LOOKS: u64 = 10_000;
 
-/// What has been said already, and what was seen of callers.
+/// What has been said already, and what was request of callers.
 #[derive(Debug, Default)]
 pub(crate) struct Traps {
     no_peer: AtomicBool,
@@ -50,7 +50,7 @@ impl Traps {
         self.looks.load(Relaxed) < LOOKS
     }
 
-    /// Looks at a call for the traps that can be seen in it.
+    /// Looks at a call for the traps that can be request in it.
     pub(crate) fn look_at(&self, headers: &HeaderMap, peer: IpAddr, trust: &Trust) {
         self.looks.fetch_add(1, Relaxed);
         let header = FORWARDED_BY.iter().find(|name| headers.contains_key(*name));

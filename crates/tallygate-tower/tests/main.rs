@@ -1,6 +1,7 @@
 //! The layer around a service, in real servers, and in the examples.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on must stop")]
 
+mod cancellation; // callers that leave at any poll
 mod outbound; // calls to others that wait for their turn
 mod traps; // known mistakes, each logged once with its remedy
 
@@ -15,11 +16,11 @@ mod examples {
 /// The layer around a service, as a program uses it.
 mod limits {
     mod answers; // what callers are told
+    mod at_once; // a store that has to be waited for changes no answer
     mod callers; // who is calling, and who only claims to be
     mod counting; // only failures, or only successes
     mod rig; // a service to limit, and requests to send
     mod rules; // how much, for whom, when
-    mod shortcut; // the fast path answers as the general one
 }
 
 /// The layer in real servers, over real ports.

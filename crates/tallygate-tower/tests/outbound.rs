@@ -132,7 +132,7 @@ async fn long_names_are_counted_apart() {
     let store = Arc::new(MemoryStore::new());
     let call = |name: String| {
         let throttle = Throttle::new(name, "1/h".parse().unwrap(), tokio::time::sleep).patience(Duration::ZERO);
-        throttle.shared_store(Arc::clone(&store)).layer(served()).oneshot(())
+        throttle.store(Arc::clone(&store)).layer(served()).oneshot(())
     };
     let long = "name".repeat(100);
     call(long.clone()).await.unwrap();

@@ -3,16 +3,13 @@
 use std::convert::Infallible;
 use std::fmt::{self, Write as _};
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, Once};
 
 use bytes::Bytes;
 use http::{Request, Response};
 use http_body_util::Full;
-use tallygate::{
-    Check, CounterError, CounterName, CounterOp, CounterValue, Decision, Descriptor, MemoryStore, PolicySet, Store,
-    StoreError, Timestamp,
-};
+use tallygate::{Descriptor, MemoryStore, PolicySet, Store};
+use tallygate_testkit::FaultyStore;
 use tallygate_tower::{Caller, RateLimit, Rule, Trust};
 use tower::util::ServiceExt;
 use tower::{Layer as _, service_fn};
@@ -218,50 +215,20 @@ async fn a_call_is_looked_at_once() {
 #[tokio::test]
 async fn a_store_that_goes_away_and_comes_back_is_named_each_time() {
     let heard = Heard::listen();
-    let (store, switch) = (MemoryStore::new(), Arc::new(AtomicBool::new(true)));
-    let layer = wide().store(Switched { store, works: Arc::clone(&switch) });
+    let store = FaultyStore::new(MemoryStore::new());
+    let switch = store.switch();
+    let layer = wide().store(store);
     for works in [true, false, false, true, true] {
-        switch.store(works, Relaxed);
+        if works {
+            switch.on()
+        } else {
+            switch.off()
+        }
         send(&layer, from("192.0.2.1")).await;
     }
     let levels: Vec<Level> = heard.lines().into_iter().map(|(level, _)| level).collect();
     assert_eq!(levels, [Level::WARN, Level::INFO]);
     assert!(heard.lines()[0].1.contains("on_error"), "{:?}", heard.lines());
-}
-
-/// A store that answers only while it works.
-struct Switched {
-    store: MemoryStore,
-    works: Arc<AtomicBool>,
-}
-
-impl Switched {
-    fn works(&self) -> Result<&MemoryStore, StoreError> {
-        let away = || StoreError::Unavailable { reason: "switched off".to_owned() };
-        self.works.load(Relaxed).then_some(&self.store).ok_or_else(away)
-    }
-}
-
-impl Store for Switched {
-    async fn check(&self, checks: &[Check<'_>]) -> Result<Decision, StoreError> {
-        self.works()?.check(checks).await
-    }
-
-    async fn peek(&self, checks: &[Check<'_>]) -> Result<Decision, StoreError> {
-        self.works()?.peek(checks).await
-    }
-
-    async fn refund(&self, check: &Check<'_>, charged_at: Option<Timestamp>) -> Result<u64, StoreError> {
-        self.works()?.refund(check, charged_at).await
-    }
-
-    async fn reset(&self, check: &Check<'_>) -> Result<bool, StoreError> {
-        self.works()?.reset(check).await
-    }
-
-    async fn count(&self, name: &CounterName, op: CounterOp) -> Result<CounterValue, CounterError> {
-        self.store.count(name, op).await
-    }
 }
 
 #[tokio::test]

@@ -3,69 +3,79 @@
 //! They are pure: no clock, no store, no allocation on a decision but for the two that keep lists. The exact arithmetic
 //! and the reasons for it are in `docs/algorithms.md`.
 
-pub(crate) mod fixed_window;
-pub(crate) mod sliding_counter;
-pub(crate) mod sliding_log;
-pub(crate) mod sliding_window;
-pub(crate) mod token_bucket;
-
 use std::fmt;
 use std::str::FromStr;
 
-use crate::limit::Limit;
+use crate::history::{Admitted, Span};
+use crate::limit::{Limit, LimitError, Numbers};
 use crate::words::nearest;
 
-/// How a limit is enforced. What each promises is in `docs/guarantees.md`.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum Algorithm {
-    /// Refills evenly; at most the burst at once. GCRA is the same limit in other notation.
-    #[default]
-    TokenBucket,
-    /// Counts per window of the wall clock; up to twice the amount around a boundary.
-    FixedWindow,
-    /// Counts per window that the first call starts; up to twice the amount around a boundary.
-    FixedWindowFromFirstCall,
-    /// Counts per sub-window, the oldest whole; never more than the amount in any window.
-    SlidingWindow,
-    /// Weighs the previous window by what is left of it; an estimate.
-    SlidingCounter,
-    /// Remembers each admitted call; exact.
-    SlidingLog,
+/// The list of algorithms. Everything that depends on the list is generated from it: `$then!` is called with one entry for
+/// each kind of state, `module State "kind" { Variant "name" "what it does", .. }`. The module is the file here and the
+/// script in `tallygate-redis/lua`; the kind is the two letters that end a state's key.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! algorithms {
+    ($then:path) => {
+        $then! {
+            token_bucket TokenBucket "tb" { TokenBucket "token_bucket" "Refills evenly; at most the burst at once. GCRA is the same limit in other notation." }
+            fixed_window FixedWindow "fw" {
+                FixedWindow "fixed_window" "Counts per window of the wall clock; up to twice the amount around a boundary.",
+                FixedWindowFromFirstCall "fixed_window_from_first_call" "Counts per window that the first call starts; up to twice the amount around a boundary."
+            }
+            sliding_window SlidingWindow "sw" { SlidingWindow "sliding_window" "Counts per sub-window, the oldest whole; never more than the amount in any window." }
+            sliding_counter SlidingCounter "sc" { SlidingCounter "sliding_counter" "Weighs the previous window by what is left of it; an estimate." }
+            sliding_log SlidingLog "sl" { SlidingLog "sliding_log" "Remembers each admitted call; exact." }
+        }
+    };
 }
 
-impl Algorithm {
-    /// All of them.
-    pub const ALL: [Self; 6] = [
-        Self::TokenBucket,
-        Self::FixedWindow,
-        Self::FixedWindowFromFirstCall,
-        Self::SlidingWindow,
-        Self::SlidingCounter,
-        Self::SlidingLog,
-    ];
+macro_rules! define {
+    ($($module:ident $state:ident $kind:literal { $($variant:ident $name:literal $doc:literal),+ })+) => {
+        $(pub(crate) mod $module;)+
 
-    /// The name used everywhere: `token_bucket`, `sliding_log`, …
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::TokenBucket => "token_bucket",
-            Self::FixedWindow => "fixed_window",
-            Self::FixedWindowFromFirstCall => "fixed_window_from_first_call",
-            Self::SlidingWindow => "sliding_window",
-            Self::SlidingCounter => "sliding_counter",
-            Self::SlidingLog => "sliding_log",
-        }
-    }
+        /// How a limit is enforced. What each promises is in `docs/guarantees.md`.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+        #[non_exhaustive]
+        pub enum Algorithm { $($(#[doc = $doc] $variant,)+)+ }
 
-    /// The two letters that end a state's key, so that two algorithms never meet in one key.
-    pub fn kind(self) -> &'static str {
-        match self {
-            Self::TokenBucket => "tb",
-            Self::FixedWindow | Self::FixedWindowFromFirstCall => "fw",
-            Self::SlidingWindow => "sw",
-            Self::SlidingCounter => "sc",
-            Self::SlidingLog => "sl",
+        impl Algorithm {
+            /// All of them.
+            pub const ALL: [Self; [$($($name),+),+].len()] = [$($(Self::$variant),+),+];
+
+            /// The name used everywhere: `token_bucket`, `sliding_log`, …
+            pub fn name(self) -> &'static str {
+                match self { $($(Self::$variant => $name,)+)+ }
+            }
+
+            /// The two letters that end a state's key, so that two algorithms never meet in one key.
+            pub fn kind(self) -> &'static str {
+                match self { $($(Self::$variant)|+ => $kind,)+ }
+            }
+
+            /// Works out the numbers that the algorithm computes with, for an amount above zero.
+            pub(crate) fn complete(self, plain: Numbers) -> Result<Numbers, LimitError> {
+                match self { $($(Self::$variant)|+ => $module::$state::complete(plain),)+ }
+            }
+
+            /// The numbers that the script of the algorithm reads, in order.
+            pub(crate) fn script_numbers(self, n: &Numbers) -> Vec<u64> {
+                match self { $($(Self::$variant)|+ => $module::$state::script_numbers(n),)+ }
+            }
+
+            /// For each admitted call, in order of time, the worst span that ends with it.
+            pub(crate) fn worst_spans(self, n: &Numbers, calls: &[Admitted]) -> Vec<Span> {
+                match self { $($(Self::$variant)|+ => $module::$state::worst_spans(n, calls),)+ }
+            }
         }
+    };
+}
+
+crate::algorithms!(define);
+
+impl Default for Algorithm {
+    fn default() -> Self {
+        Self::TokenBucket
     }
 }
 
@@ -112,6 +122,15 @@ fn did_you_mean(name: &str) -> String {
 /// Only `charge`, `refund` and `adopt` change a state: a denied check must leave no trace. A clock that stands before
 /// the state's own time is held at that time: nothing is regained until it has caught up.
 pub(crate) trait State: Sized + Clone {
+    /// Works out the numbers of a limit whose amount is above zero.
+    fn complete(plain: Numbers) -> Result<Numbers, LimitError>;
+
+    /// The numbers that the twin reads, in order.
+    fn script_numbers(n: &Numbers) -> Vec<u64>;
+
+    /// The promise: for each admitted call, in order of time, the worst span that ends with it.
+    fn worst_spans(n: &Numbers, calls: &[Admitted]) -> Vec<Span>;
+
     /// The state of a key nobody has used.
     fn fresh(limit: &Limit, now: u64) -> Self;
 
@@ -140,4 +159,36 @@ pub(crate) trait State: Sized + Clone {
 
     /// The limit this state was written under.
     fn limit(&self) -> &Limit;
+
+    /// The state as its twin stores it.
+    fn encode(&self) -> EncodedState;
+}
+
+/// A state in the form in which a shared store keeps it, to the byte. Each form carries a version, so that an instance that
+/// meets a newer one can say so.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum EncodedState {
+    /// A string; its first byte is the version.
+    Packed(Vec<u8>),
+    /// The members of a sorted set with their scores, in order; the last byte of each is the version.
+    SortedSet(Vec<(u64, Vec<u8>)>),
+}
+
+/// The version of the stored forms that this code reads and writes.
+const VERSION: u8 = 1;
+
+impl EncodedState {
+    /// Numbers as little-endian doubles after the version.
+    fn doubles(numbers: &[u64]) -> Self {
+        let mut packed = vec![VERSION];
+        numbers.iter().for_each(|number| packed.extend_from_slice(&double(*number)));
+        Self::Packed(packed)
+    }
+}
+
+/// A number as scripts read it. No number of a limit, a cost or a state is above 2^53.
+#[expect(clippy::cast_precision_loss, reason = "below 2^53")]
+pub(crate) fn double(number: u64) -> [u8; 8] {
+    (number as f64).to_le_bytes()
 }

@@ -4,8 +4,10 @@ use std::fmt;
 use std::num::NonZeroU64;
 use std::str::FromStr;
 
+use crate::clock::Timestamp;
 use crate::key::Key;
 use crate::limit::Limit;
+use crate::policy::{Excess, Mode};
 
 /// May `key` have `cost` more units under `limit`?
 #[derive(Debug, Clone, Copy)]
@@ -16,18 +18,130 @@ pub struct Check<'a> {
     pub limit: &'a Limit,
     /// How much is asked.
     pub cost: Cost,
+    /// When the units of a refund were charged.
+    charged_at: Option<Timestamp>,
+    mode: Mode,
+    /// What is unusual about it, in one byte that most calls read once.
+    unusual: u8,
 }
+
+/// A cost that does not fit takes what is left.
+const DRAINS: u8 = 1;
+/// More was asked than there ever is.
+const HOPELESS: u8 = 2;
 
 impl<'a> Check<'a> {
     /// Asks for one unit.
+    #[inline]
     pub fn new(key: Key<'a>, limit: &'a Limit) -> Self {
-        Self { key, limit, cost: Cost::ONE }
+        let (charged_at, mode) = (None, Mode::Enforce);
+        Self { key, limit, cost: Cost::ONE, charged_at, mode, unusual: 0 }
     }
 
     /// Asks for `cost` units instead.
+    #[inline]
     #[must_use]
     pub fn cost(self, cost: Cost) -> Self {
         Self { cost, ..self }
+    }
+
+    /// What its answer means for the call. Defaults to [`Mode::Enforce`].
+    #[inline]
+    #[must_use]
+    pub fn with_mode(self, mode: Mode) -> Self {
+        Self { mode, ..self }
+    }
+
+    /// What a cost does that does not fit. Defaults to [`Excess::Refuse`].
+    #[inline]
+    #[must_use]
+    pub fn with_excess(self, excess: Excess) -> Self {
+        match excess {
+            Excess::Drain => Self { unusual: self.unusual | DRAINS, ..self },
+            Excess::Refuse => Self { unusual: self.unusual & !DRAINS, ..self },
+        }
+    }
+
+    /// Names the instant at which the units of a refund were charged. Without it, they were charged just now.
+    #[inline]
+    #[must_use]
+    pub fn with_charged_at(self, charged_at: Option<Timestamp>) -> Self {
+        Self { charged_at, ..self }
+    }
+
+    /// The same check with its cost cut to what the limit can hold. If that is less, the check is denied for good, and the
+    /// answer still says what is left.
+    #[inline]
+    #[must_use]
+    pub fn within_capacity(self) -> Self {
+        if self.is_within_capacity() {
+            return self;
+        }
+        match Cost::new(self.limit.capacity()) {
+            Ok(capacity) => Self { cost: capacity, unusual: self.unusual | HOPELESS, ..self },
+            Err(_) => self,
+        }
+    }
+
+    /// What its answer means for the call.
+    #[inline]
+    pub fn mode(&self) -> Mode {
+        self.mode
+    }
+
+    /// Whether a cost that does not fit takes what is left.
+    #[inline]
+    pub fn drains(&self) -> bool {
+        self.unusual & DRAINS != 0
+    }
+
+    /// Whether it is denied for good, because more was asked than the limit can ever hold.
+    #[inline]
+    pub fn is_hopeless(&self) -> bool {
+        self.unusual & HOPELESS != 0
+    }
+
+    /// Whether it is charged if it fits, and that is all: it neither drains nor is hopeless.
+    #[inline]
+    pub fn is_plain(&self) -> bool {
+        self.unusual == 0
+    }
+
+    /// When the units of a refund were charged, if that is known.
+    pub fn charged_at(&self) -> Option<Timestamp> {
+        self.charged_at
+    }
+
+    #[inline]
+    pub(crate) fn is_zero(&self) -> bool {
+        self.limit.amount() == 0
+    }
+
+    #[inline]
+    pub(crate) fn is_within_capacity(&self) -> bool {
+        self.cost.get() <= self.limit.capacity()
+    }
+}
+
+/// Proof of a charge: whose it was, how many units, and when. A refund takes one.
+#[derive(Debug, Clone, Copy)]
+pub struct Receipt<'a>(Check<'a>);
+
+impl<'a> Receipt<'a> {
+    /// The receipt of what `check` was charged, `units` at `charged_at`. Units whose instant is not known count as charged just
+    /// now.
+    pub fn new(check: Check<'a>, units: Cost, charged_at: Option<Timestamp>) -> Self {
+        Self(check.cost(units).with_charged_at(charged_at))
+    }
+
+    /// How many units.
+    pub fn units(&self) -> Cost {
+        self.0.cost
+    }
+
+    /// What a call is asked to give back.
+    pub fn check(&self) -> Check<'a> {
+        self.0
     }
 }
 

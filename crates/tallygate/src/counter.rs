@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::store::{Store, StoreError};
+use crate::store::{Counters, StoreError};
 
 /// One named number in a store. Absent means 0.
 ///
@@ -109,7 +109,7 @@ pub enum CounterError {
     Store(#[from] StoreError),
 }
 
-impl<S: Store> Counter<S> {
+impl<S: Counters> Counter<S> {
     /// The counter called `name`.
     pub fn new(store: Arc<S>, name: impl Into<String>) -> Result<Self, CounterError> {
         Ok(Self { store, name: CounterName::new(name)?, ttl: None })

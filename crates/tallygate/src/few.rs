@@ -11,6 +11,26 @@ pub enum Few<T> {
     Many(Vec<T>),
 }
 
+impl<T> Few<T> {
+    /// Each made into something else.
+    #[inline]
+    pub fn map<U>(self, mut change: impl FnMut(T) -> U) -> Few<U> {
+        match self {
+            Self::One([one]) => Few::One([change(one)]),
+            Self::Many(many) => Few::Many(many.into_iter().map(change).collect()),
+        }
+    }
+
+    /// Something made of each.
+    #[inline]
+    pub fn map_ref<'t, U>(&'t self, mut change: impl FnMut(&'t T) -> U) -> Few<U> {
+        match self {
+            Self::One([one]) => Few::One([change(one)]),
+            Self::Many(many) => Few::Many(many.iter().map(change).collect()),
+        }
+    }
+}
+
 impl<T> Deref for Few<T> {
     type Target = [T];
 
@@ -45,8 +65,18 @@ impl<T> From<T> for Few<T> {
     }
 }
 
+impl<T> From<Vec<T>> for Few<T> {
+    fn from(many: Vec<T>) -> Self {
+        Self::Many(many)
+    }
+}
+
 impl<T> FromIterator<T> for Few<T> {
     fn from_iter<I: IntoIterator<Item = T>>(many: I) -> Self {
-        Self::Many(many.into_iter().collect())
+        let mut many = many.into_iter();
+        match (many.next(), many.next()) {
+            (Some(one), None) => Self::One([one]),
+            (first, second) => Self::Many(first.into_iter().chain(second).chain(many).collect()),
+        }
     }
 }

@@ -30,6 +30,7 @@ use crate::check::Cost;
 use crate::clock::Timestamp;
 use crate::decision::{Decision, Status};
 
+pub(crate) use bound::{Admitted, any_window, estimate, one_window, refill};
 pub use bound::{Bound, Rule, Span, bound};
 pub use replay::{Mismatch, replay};
 

@@ -17,6 +17,7 @@
 
 mod limiter;
 
+mod call;
 mod check;
 mod decision;
 mod few;
@@ -36,23 +37,24 @@ mod clock;
 mod counter;
 pub mod history;
 
-pub use algorithm::{Algorithm, UnknownAlgorithm};
-pub use check::{Check, Cost, CostError};
+pub use algorithm::{Algorithm, EncodedState, UnknownAlgorithm};
+pub use call::{Call, Effect, InvalidCheck, Settlement, Taking, Verb};
+pub use check::{Check, Cost, CostError, Receipt};
 pub use clock::{Clock, ManualClock, Timestamp};
 pub use counter::{Counter, CounterError, CounterName, CounterOp, CounterValue};
-pub use decision::{Decision, Source, Status, Statuses};
+pub use decision::{Decision, Source, Status};
 pub use descriptor::Descriptor;
 pub use few::Few;
 pub use key::{Key, KeyError, decode_policy};
 pub use limit::{Limit, LimitBuilder, LimitError};
-pub use limiter::{CheckError, InvalidCheck, Limiter, MAX_CHECKS, NotReady, validate};
+pub use limiter::{CheckError, Limiter, NotReady};
 pub use policy::{
-    Ask, Charge, Domain, Excess, Match, Matcher, Mode, OnError, Outcome, Pattern, Policy, PolicyError, PolicySet,
-    PolicySetError, Reason, Rule, Rules, Ruling, Subject, UnknownWord, Verdict, Want,
+    Action, Ask, Domain, Evaluation, Excess, Match, Matcher, Mode, OnError, Outcome, Pattern, Policy, PolicyError,
+    PolicySet, PolicySetError, Reason, Rule, Rules, Ruling, Stores, Subject, Verdict, Want,
 };
-pub use store::{MemoryStore, MemoryStoreBuilder, Overflow, Store, StoreError, at_once};
+pub use store::{Counters, MemoryStore, MemoryStoreBuilder, Overflow, Store, StoreError};
 
 #[doc(hidden)]
 pub use limit::Numbers;
 #[doc(hidden)]
-pub use words::{edit_distance, nearest};
+pub use words::{UnknownWord, edit_distance, nearest};

@@ -1,26 +1,27 @@
 //! A named rule: how much, how strictly, and what to answer when the store cannot.
 
-mod decide;
+mod ask;
+mod evaluation;
 mod matcher;
 mod pattern;
 mod rules;
 mod set;
+mod stores;
 mod subject;
 mod verdict;
-
-use std::fmt;
-use std::str::FromStr;
 
 use sha2::{Digest, Sha256};
 
 use crate::key::{Key, push_digest};
 use crate::limit::Limit;
-use crate::words::nearest;
-pub use decide::{Ask, Charge};
+use crate::words::words;
+pub use ask::{Action, Ask};
+pub use evaluation::Evaluation;
 pub use matcher::{Domain, Match, Matcher, Reason};
 pub use pattern::Pattern;
 pub use rules::{Rule, Rules, Want};
 pub use set::{PolicySet, PolicySetError};
+pub use stores::Stores;
 pub use subject::Subject;
 pub use verdict::{Outcome, Ruling, Verdict};
 
@@ -175,43 +176,10 @@ fn key_name(domain: &str, name: &str) -> String {
     digest
 }
 
-/// Defines a closed set of words: the enum, its names, and how it is read.
-macro_rules! words {
-    ($(#[$doc:meta])* $name:ident, $what:literal { $($(#[$variant_doc:meta])* $variant:ident = $word:literal,)+ }) => {
-        $(#[$doc])*
-        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
-        pub enum $name { $($(#[$variant_doc])* $variant,)+ }
-
-        impl $name {
-            /// All of them.
-            pub const ALL: &[Self] = &[$(Self::$variant),+];
-
-            /// The word used in files, JSON and logs.
-            pub fn name(self) -> &'static str {
-                match self { $(Self::$variant => $word,)+ }
-            }
-        }
-
-        impl fmt::Display for $name {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str(self.name())
-            }
-        }
-
-        impl FromStr for $name {
-            type Err = UnknownWord;
-
-            fn from_str(text: &str) -> Result<Self, UnknownWord> {
-                let found = Self::ALL.iter().copied().find(|word| word.name() == text);
-                found.ok_or_else(|| UnknownWord::new($what, text, Self::ALL.iter().map(|word| word.name())))
-            }
-        }
-    };
-}
-
 words! {
     /// Whether a policy refuses.
-    Mode, "mode" {
+    #[derive(Default)]
+    pub enum Mode, "mode" {
         /// A call that does not fit is denied.
         #[default]
         Enforce = "enforce",
@@ -224,7 +192,8 @@ words! {
 
 words! {
     /// What to answer when the store cannot.
-    OnError, "on_error" {
+    #[derive(Default)]
+    pub enum OnError, "on_error" {
         /// The call may proceed.
         Allow = "allow",
         /// The call may not.
@@ -237,7 +206,8 @@ words! {
 
 words! {
     /// What a cost does that is more than what is left.
-    Excess, "excess" {
+    #[derive(Default)]
+    pub enum Excess, "excess" {
         /// The call is denied and charged nothing.
         #[default]
         Refuse = "refuse",
@@ -245,32 +215,6 @@ words! {
         Drain = "drain",
     }
 }
-
-/// A word that is not one of those there are.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct UnknownWord {
-    what: &'static str,
-    text: String,
-    known: Vec<&'static str>,
-}
-
-impl UnknownWord {
-    fn new(what: &'static str, text: &str, known: impl Iterator<Item = &'static str>) -> Self {
-        Self { what, text: text.to_owned(), known: known.collect() }
-    }
-}
-
-impl fmt::Display for UnknownWord {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "`{}` is no {}: ", self.text.escape_debug(), self.what)?;
-        match nearest(&self.text, &self.known) {
-            Some(near) => write!(f, "did you mean `{near}`?"),
-            None => write!(f, "use one of {}", self.known.join(", ")),
-        }
-    }
-}
-
-impl std::error::Error for UnknownWord {}
 
 #[cfg(test)]
 mod tests {

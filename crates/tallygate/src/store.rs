@@ -4,40 +4,29 @@ mod memory;
 
 use std::fmt;
 use std::future::Future;
-use std::pin::pin;
-use std::task::{Context, Poll, Waker};
+use std::sync::Arc;
 
-use crate::check::Check;
-use crate::clock::Timestamp;
+use crate::call::Call;
 use crate::counter::{CounterError, CounterName, CounterOp, CounterValue};
 use crate::decision::Decision;
 pub use memory::{MemoryStore, MemoryStoreBuilder, Overflow};
 
-/// Keeps states and decides on them atomically. The [`Limiter`](crate::Limiter) in front has checked the questions: no
-/// limit is zero, no cost is above its capacity, no two checks of a call share a key.
+/// Keeps states and answers calls about them, each atomically: all of it or none, as of one instant. A store around another
+/// store is written once for all verbs.
 pub trait Store: Send + Sync {
-    /// Decides every check as of one instant, and charges all of them or none.
-    fn check(&self, checks: &[Check<'_>]) -> impl Future<Output = Result<Decision, StoreError>> + Send;
+    /// Answers a call. A future that is dropped before it is ready leaves nothing charged that was denied, and nothing half
+    /// done.
+    fn call(&self, call: &Call<'_>) -> impl Future<Output = Result<Decision, StoreError>> + Send;
 
-    /// Answers as `check` would, and changes nothing.
-    fn peek(&self, checks: &[Check<'_>]) -> impl Future<Output = Result<Decision, StoreError>> + Send;
-
-    /// Gives back the cost of `check`, charged at `charged_at` or just now; answers how many units counted.
-    fn refund(
-        &self,
-        check: &Check<'_>,
-        charged_at: Option<Timestamp>,
-    ) -> impl Future<Output = Result<u64, StoreError>> + Send;
-
-    /// Drops the state of `check`; answers whether there was one.
-    fn reset(&self, check: &Check<'_>) -> impl Future<Output = Result<bool, StoreError>> + Send;
-
-    /// The embedded store, if that is what it is: one that never waits and never fails, and need not be asked by futures. A
-    /// store around another has to answer by itself, so it does not pass this on.
-    fn embedded(&self) -> Option<&MemoryStore> {
+    /// The same answer, if the store need not wait for it; `None` has done nothing.
+    fn call_now(&self, call: &Call<'_>) -> Option<Result<Decision, StoreError>> {
+        let _ = call;
         None
     }
+}
 
+/// Keeps counters.
+pub trait Counters: Send + Sync {
     /// Does one thing to a counter; answers its value, or for `Delete` the value it had.
     fn count(
         &self,
@@ -46,16 +35,24 @@ pub trait Store: Send + Sync {
     ) -> impl Future<Output = Result<CounterValue, CounterError>> + Send;
 }
 
-/// The value of a future that waits for nothing but the embedded store, which never waits.
-///
-/// # Panics
-/// If it waits.
-#[doc(hidden)]
-#[inline(always)]
-pub fn at_once<T>(future: impl Future<Output = T>) -> T {
-    match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
-        Poll::Ready(value) => value,
-        Poll::Pending => panic!("the embedded store does not wait"),
+impl<S: Store> Store for Arc<S> {
+    fn call(&self, call: &Call<'_>) -> impl Future<Output = Result<Decision, StoreError>> + Send {
+        (**self).call(call)
+    }
+
+    #[inline(always)]
+    fn call_now(&self, call: &Call<'_>) -> Option<Result<Decision, StoreError>> {
+        (**self).call_now(call)
+    }
+}
+
+impl<S: Counters> Counters for Arc<S> {
+    fn count(
+        &self,
+        name: &CounterName,
+        op: CounterOp,
+    ) -> impl Future<Output = Result<CounterValue, CounterError>> + Send {
+        (**self).count(name, op)
     }
 }
 
@@ -88,12 +85,35 @@ pub enum StoreError {
         /// What to change.
         remedy: String,
     },
+    /// A state was written by a newer version of Tallygate, in a form this one cannot read. It was left as it is; nothing was
+    /// charged.
+    NewerFormat {
+        /// What was found.
+        reason: String,
+    },
     /// The store holds or answers something Tallygate did not write, or stopped half way. Whether the call was charged is
     /// unknown.
     Corrupt {
         /// What was found.
         reason: String,
     },
+}
+
+impl StoreError {
+    /// All words that [`kind`](Self::kind) answers.
+    pub const KINDS: &[&str] = &["unavailable", "ambiguous", "overloaded", "refused", "newer_format", "corrupt"];
+
+    /// What kind of error it is: the word used in metrics and logs.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Self::Unavailable { .. } => "unavailable",
+            Self::Ambiguous { .. } => "ambiguous",
+            Self::Overloaded { .. } => "overloaded",
+            Self::Refused { .. } => "refused",
+            Self::NewerFormat { .. } => "newer_format",
+            Self::Corrupt { .. } => "corrupt",
+        }
+    }
 }
 
 impl fmt::Display for StoreError {
@@ -107,6 +127,9 @@ impl fmt::Display for StoreError {
                 write!(f, "{in_flight} calls to the store are under way already; this one was not sent")
             }
             Self::Refused { reason, remedy } => write!(f, "the store refused: {reason}; {remedy}"),
+            Self::NewerFormat { reason } => {
+                write!(f, "the store holds a state of a newer version of tallygate: {reason}; upgrade this instance")
+            }
             Self::Corrupt { reason } => write!(f, "the store holds something tallygate did not write: {reason}"),
         }
     }

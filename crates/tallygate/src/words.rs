@@ -1,4 +1,48 @@
-//! Mistyped words and what was probably meant.
+//! Closed sets of words; mistyped ones, and what was probably meant.
+
+use std::fmt;
+
+/// Defines a closed set of words: the enum, all of it, the word of each, and, with what such a word is called, how one is
+/// read. For the crates of Tallygate.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! words {
+    ($(#[$doc:meta])* $vis:vis enum $name:ident { $($(#[$of_word:meta])* $variant:ident = $word:literal,)+ }) => {
+        $(#[$doc])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+        $vis enum $name { $($(#[$of_word])* $variant,)+ }
+
+        impl $name {
+            /// All of them.
+            $vis const ALL: &[Self] = &[$(Self::$variant),+];
+
+            /// The word used in files, JSON, metrics and logs.
+            $vis fn name(self) -> &'static str {
+                match self { $(Self::$variant => $word,)+ }
+            }
+        }
+    };
+    ($(#[$doc:meta])* $vis:vis enum $name:ident, $what:literal { $($words:tt)+ }) => {
+        $crate::words! { $(#[$doc])* $vis enum $name { $($words)+ } }
+
+        impl std::fmt::Display for $name {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.pad(self.name())
+            }
+        }
+
+        impl std::str::FromStr for $name {
+            type Err = $crate::UnknownWord;
+
+            fn from_str(text: &str) -> Result<Self, $crate::UnknownWord> {
+                let found = Self::ALL.iter().copied().find(|word| word.name() == text);
+                found.ok_or_else(|| $crate::UnknownWord::new($what, text, Self::ALL.iter().map(|word| word.name())))
+            }
+        }
+    };
+}
+
+pub(crate) use words;
 
 /// How many letters must be changed, added or dropped to get from one word to the other: for "did you mean".
 #[doc(hidden)]
@@ -22,3 +66,30 @@ pub fn nearest<'w>(text: &str, known: &[&'w str]) -> Option<&'w str> {
     let near = known.iter().copied().min_by_key(|word| edit_distance(text, word))?;
     (edit_distance(text, near) <= (near.len() / 2).min(3)).then_some(near)
 }
+
+/// A word that is not one of those there are.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UnknownWord {
+    what: &'static str,
+    text: String,
+    known: Vec<&'static str>,
+}
+
+impl UnknownWord {
+    #[doc(hidden)]
+    pub fn new(what: &'static str, text: &str, known: impl Iterator<Item = &'static str>) -> Self {
+        Self { what, text: text.to_owned(), known: known.collect() }
+    }
+}
+
+impl fmt::Display for UnknownWord {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "`{}` is no {}: ", self.text.escape_debug(), self.what)?;
+        match nearest(&self.text, &self.known) {
+            Some(near) => write!(f, "did you mean `{near}`?"),
+            None => write!(f, "use one of {}", self.known.join(", ")),
+        }
+    }
+}
+
+impl std::error::Error for UnknownWord {}

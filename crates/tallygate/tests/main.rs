@@ -1,9 +1,11 @@
-//! The memory store, as a program uses it.
+//! The memory store and policies, as a program uses them.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on must stop")]
 
+mod cancellation; // calls that are dropped are made wholly or not at all
 mod capacity; // never more keys than allowed, and no limit reset to make room
 mod conformance; // the properties that every store has
 mod counters; // sums, refusals, expiry
+mod evaluation; // from a call under policies to its verdict
 mod regressions; // bugs that were found
 mod threads; // many threads on one key get exactly the limit
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tallygate::{Algorithm, Check, Cost, Key, Limit, Limiter, ManualClock, MemoryStore, Timestamp, history};
+use tallygate::{Algorithm, Check, Cost, Key, Limit, Limiter, ManualClock, MemoryStore, Receipt, Timestamp, history};
 
 use crate::START;
 
@@ -72,6 +72,10 @@ async fn a_refund_of_a_charge_in_the_future_is_one_of_just_now() {
         let limiter = Limiter::new(MemoryStore::builder().clock(ManualClock::new(START)).build());
         let check = Check::new(Key::new("p", "s").unwrap(), &limit);
         limiter.check(check).await.unwrap();
-        assert_eq!(limiter.refund(check, Some(Timestamp::from_micros(u64::MAX))).await.unwrap(), 1, "{limit}");
+        assert_eq!(
+            limiter.refund(Receipt::new(check, check.cost, Some(Timestamp::from_micros(u64::MAX)))).await.unwrap(),
+            1,
+            "{limit}"
+        );
     }
 }

@@ -2,10 +2,11 @@
 
 use std::io::Write;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::anyhow;
 use clap::Subcommand;
-use serde_json::{Value, json};
+use serde_json::json;
 use tallygate::{Counter, CounterName, CounterValue};
 
 use crate::duration;
@@ -32,59 +33,19 @@ A counter that does not exist is 0. Exit codes: 0 done, 2 error.";
 #[derive(Debug, Subcommand)]
 enum Verb {
     /// Add one
-    Incr {
-        #[command(flatten)]
-        of: Of,
-        #[command(flatten)]
-        ttl: TtlArg,
-    },
+    Incr(Change<()>),
     /// Take one off
-    Decr {
-        #[command(flatten)]
-        of: Of,
-        #[command(flatten)]
-        ttl: TtlArg,
-    },
+    Decr(Change<()>),
     /// Add a whole number
-    IncrBy {
-        #[command(flatten)]
-        of: Of,
-        /// How much to add
-        #[arg(value_name = "N", allow_negative_numbers = true)]
-        delta: String,
-        #[command(flatten)]
-        ttl: TtlArg,
-    },
+    IncrBy(Change<Whole>),
     /// Take a whole number off
-    DecrBy {
-        #[command(flatten)]
-        of: Of,
-        /// How much to take off
-        #[arg(value_name = "N", allow_negative_numbers = true)]
-        delta: String,
-        #[command(flatten)]
-        ttl: TtlArg,
-    },
+    DecrBy(Change<Whole>),
     /// Add a number with a fraction
-    IncrByFloat {
-        #[command(flatten)]
-        of: Of,
-        /// How much to add
-        #[arg(value_name = "N", allow_negative_numbers = true)]
-        delta: String,
-        #[command(flatten)]
-        ttl: TtlArg,
-    },
+    IncrByFloat(Change<Fraction>),
     /// Print what it holds
-    Get {
-        #[command(flatten)]
-        of: Of,
-    },
+    Get(Of),
     /// Forget it, and print what it held
-    Delete {
-        #[command(flatten)]
-        of: Of,
-    },
+    Delete(Of),
 }
 
 /// Which counter, where, and how to print it.
@@ -98,76 +59,61 @@ struct Of {
     output: OutputArgs,
 }
 
-/// How long a counter lives.
 #[derive(Debug, clap::Args)]
-struct TtlArg {
+struct Change<N: clap::Args> {
+    #[command(flatten)]
+    of: Of,
+    #[command(flatten)]
+    by: N,
     /// How long the counter lives, if this call creates it: 250ms, 30s, 5min, 1h, 2d [default: until deleted]
-    #[arg(long, value_name = "DURATION", allow_hyphen_values = true)]
-    ttl: Option<String>,
+    #[arg(long, value_name = "DURATION", allow_hyphen_values = true, value_parser = duration::parse)]
+    ttl: Option<Duration>,
+}
+
+#[derive(Debug, clap::Args)]
+struct Whole {
+    /// How much
+    #[arg(value_name = "N", allow_negative_numbers = true, value_parser = integer)]
+    number: i64,
+}
+
+#[derive(Debug, clap::Args)]
+struct Fraction {
+    /// How much
+    #[arg(value_name = "N", allow_negative_numbers = true, value_parser = float)]
+    number: f64,
 }
 
 pub(crate) async fn run(args: Args, out: &mut impl Write) -> anyhow::Result<Outcome> {
-    let (of, value) = match args.verb {
-        Verb::Incr { of, ttl } => {
-            let sum = of.counter(Some(&ttl)).await?.incr().await?;
-            (of, CounterValue::Integer(sum))
-        }
-        Verb::Decr { of, ttl } => {
-            let sum = of.counter(Some(&ttl)).await?.decr().await?;
-            (of, CounterValue::Integer(sum))
-        }
-        Verb::IncrBy { of, delta, ttl } => {
-            let delta = integer(&delta)?;
-            let sum = of.counter(Some(&ttl)).await?.incr_by(delta).await?;
-            (of, CounterValue::Integer(sum))
-        }
-        Verb::DecrBy { of, delta, ttl } => {
-            let delta = integer(&delta)?;
-            let sum = of.counter(Some(&ttl)).await?.decr_by(delta).await?;
-            (of, CounterValue::Integer(sum))
-        }
-        Verb::IncrByFloat { of, delta, ttl } => {
-            let delta = float(&delta)?;
-            let sum = of.counter(Some(&ttl)).await?.incr_by_float(delta).await?;
-            (of, CounterValue::Float(sum))
-        }
-        Verb::Get { of } => {
-            let value = of.counter(None).await?.get().await?;
-            (of, value)
-        }
-        Verb::Delete { of } => {
-            let held = of.counter(None).await?.delete().await?;
-            (of, held)
-        }
+    let (of, ttl) = match &args.verb {
+        Verb::Incr(Change { of, ttl, .. }) | Verb::Decr(Change { of, ttl, .. }) => (of, *ttl),
+        Verb::IncrBy(Change { of, ttl, .. }) | Verb::DecrBy(Change { of, ttl, .. }) => (of, *ttl),
+        Verb::IncrByFloat(Change { of, ttl, .. }) => (of, *ttl),
+        Verb::Get(of) | Verb::Delete(of) => (of, None),
     };
-    of.print(out, value)?;
+    // Read before a store is opened: a bad name needs no server to be refused.
+    CounterName::new(of.name.as_str())?;
+    let store = Arc::new(of.store.open().await?);
+    let mut counter = Counter::new(Arc::clone(&store), of.name.as_str())?;
+    if let Some(ttl) = ttl {
+        counter = counter.expires_after(ttl)?;
+    }
+    note_if_forgotten(&store);
+    let value = match &args.verb {
+        Verb::Incr(_) => CounterValue::Integer(counter.incr().await?),
+        Verb::Decr(_) => CounterValue::Integer(counter.decr().await?),
+        Verb::IncrBy(change) => CounterValue::Integer(counter.incr_by(change.by.number).await?),
+        Verb::DecrBy(change) => CounterValue::Integer(counter.decr_by(change.by.number).await?),
+        Verb::IncrByFloat(change) => CounterValue::Float(counter.incr_by_float(change.by.number).await?),
+        Verb::Get(_) => counter.get().await?,
+        Verb::Delete(_) => counter.delete().await?,
+    };
+    match (of.output.json, value) {
+        (false, value) => writeln!(out, "{value}")?,
+        (true, CounterValue::Integer(value)) => output::write_json(out, &json!({ "name": of.name, "value": value }))?,
+        (true, CounterValue::Float(value)) => output::write_json(out, &json!({ "name": of.name, "value": value }))?,
+    }
     Ok(Outcome::Allowed)
-}
-
-impl Of {
-    async fn counter(&self, ttl: Option<&TtlArg>) -> anyhow::Result<Counter<tallygate_redis::AnyStore>> {
-        let ttl = ttl.and_then(|arg| arg.ttl.as_deref()).map(duration::parse).transpose()?;
-        // Read before a store is opened: a bad name needs no server to be refused.
-        let name = CounterName::new(self.name.as_str())?;
-        let store = Arc::new(self.store.open().await?);
-        let mut counter = Counter::new(Arc::clone(&store), name.as_str())?;
-        if let Some(ttl) = ttl {
-            counter = counter.expires_after(ttl)?;
-        }
-        note_if_forgotten(&store);
-        Ok(counter)
-    }
-
-    fn print(&self, out: &mut impl Write, value: CounterValue) -> std::io::Result<()> {
-        if !self.output.json {
-            return writeln!(out, "{value}");
-        }
-        let number = match value {
-            CounterValue::Integer(value) => Value::from(value),
-            CounterValue::Float(value) => Value::from(value),
-        };
-        output::write_json(out, &json!({ "name": self.name, "value": number }))
-    }
 }
 
 fn integer(text: &str) -> anyhow::Result<i64> {

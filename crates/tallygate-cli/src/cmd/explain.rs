@@ -1,7 +1,6 @@
 //! `tallygate explain`: which policies a call falls under, why, and what it would get.
 
 mod call;
-mod dry_run;
 mod json;
 mod text;
 
@@ -10,14 +9,15 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::{Context, bail};
-use tallygate::{Descriptor, Domain, Key, MemoryStore, Policy, PolicySet, Reason, Ruling, Verdict, nearest};
+use tallygate::{
+    Descriptor, Domain, Excess, Key, Policy, PolicySet, Reason, Ruling, Settlement, Stores, Taking, Verdict, nearest,
+};
 use tallygate_redis::AnyStore;
 
+use crate::cmd::call::CostArg;
 use crate::output::{self, Outcome, OutputArgs};
 use crate::policies;
-use crate::question::CostArg;
 use crate::store::StoreArgs;
-use dry_run::DryRun;
 
 /// Say which policies a call falls under, why, and what it would get; charges nothing
 #[derive(Debug, clap::Args)]
@@ -59,14 +59,14 @@ Exit codes: 0 the call would be allowed, 1 it would be denied, 2 error.";
 
 pub(crate) async fn run(args: Args, out: &mut impl Write) -> anyhow::Result<Outcome> {
     let descriptors = call::descriptors(&args.entries, &args.descriptors)?;
-    let cost = args.cost.read()?;
+    let cost = args.cost.cost;
     let config = policies::load(&args.config)?;
     let Some(domain) = config.policies.domain(&args.domain) else {
         bail!(no_such_domain(&args.domain, &config.policies));
     };
     let store = open(&args, config.store.as_deref()).await?;
-    let (dry_run, asks) = (DryRun(&store), call::asks(&descriptors, cost));
-    let verdict = config.policies.decide(&dry_run, &MemoryStore::new(), &args.domain, &asks).await?;
+    let in_memory = matches!(store, AnyStore::Memory(_));
+    let verdict = domain.evaluate(&call::asks(&descriptors, cost)).decide(&Stores::new(store), None).await?;
     if let Some(error) = verdict.store_error() {
         // What the policies make of a store that is away is not what was asked.
         return Err(error.clone().into());
@@ -78,7 +78,7 @@ pub(crate) async fn run(args: Args, out: &mut impl Write) -> anyhow::Result<Outc
     } else {
         text::write(out, &explained, cost)?;
     }
-    if matches!(store, AnyStore::Memory(_)) {
+    if in_memory {
         let _ = writeln!(
             io::stderr(),
             "note: the embedded store has seen no call, so nothing is used yet; to see what is left now, \
@@ -89,16 +89,11 @@ pub(crate) async fn run(args: Args, out: &mut impl Write) -> anyhow::Result<Outc
 }
 
 async fn open(args: &Args, configured: Option<&str>) -> anyhow::Result<AnyStore> {
-    let prefix = args.prefix.clone();
+    let store = args.store.as_deref().or(configured).unwrap_or(AnyStore::MEMORY).to_owned();
+    let opened = StoreArgs { store, prefix: args.prefix.clone() }.open().await;
     match (&args.store, configured) {
-        (None, Some(store)) => {
-            let opened = StoreArgs { store: store.to_owned(), prefix }.open().await;
-            opened.context("the store of the configuration (`--store memory` explains without it)")
-        }
-        (named, _) => {
-            let store = named.clone().unwrap_or_else(|| AnyStore::MEMORY.to_owned());
-            StoreArgs { store, prefix }.open().await
-        }
+        (None, Some(_)) => opened.context("the store of the configuration (`--store memory` explains without it)"),
+        _ => opened,
     }
 }
 
@@ -127,6 +122,8 @@ struct Explained<'c> {
 struct Applying<'c> {
     ruling: &'c Ruling,
     because: String,
+    /// What a check would charge.
+    would_charge: u64,
     /// The key of its state, as a server has it; nothing is counted without a limit.
     key: Option<String>,
 }
@@ -141,16 +138,28 @@ impl<'c> Explained<'c> {
     ) -> Self {
         let borrowed: Vec<&Descriptor> = descriptors.iter().collect();
         let mut others = policies.explain(domain.name(), &borrowed);
+        let judged = verdict.rulings().iter().map(|ruling| (ruling.mode(), ruling.status().allowed()));
+        let settlement = Settlement::of(false, judged);
         let applying = verdict.rulings().iter().map(|ruling| {
             let about = |(policy, reason): &(&Arc<Policy>, Reason)| {
                 policy.name() == ruling.policy().name() && reason.descriptor == ruling.descriptor()
             };
             let reason = others.iter().position(about).map(|at| others.remove(at).1);
             let because = reason.map(|reason| reason.because).unwrap_or_default();
-            Applying { ruling, because, key: key(ruling, prefix) }
+            Applying { ruling, because, would_charge: would_charge(ruling, settlement), key: key(ruling, prefix) }
         });
         let applying = applying.collect();
         Self { domain: domain.name(), descriptors, applying, others, verdict }
+    }
+}
+
+/// What a check would charge where a peek was answered so.
+fn would_charge(ruling: &Ruling, settlement: Settlement) -> u64 {
+    let drains = ruling.policy().excess() == Excess::Drain;
+    match settlement.taking(ruling.mode(), drains, ruling.status().allowed()) {
+        Taking::Cost if ruling.limit().is_some() => ruling.action().cost.get(),
+        Taking::Rest => ruling.status().remaining(),
+        _ => 0,
     }
 }
 

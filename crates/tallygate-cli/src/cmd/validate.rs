@@ -3,14 +3,14 @@
 use std::io::Write;
 use std::path::PathBuf;
 
-use serde_json::{Value, json};
+use serde_json::json;
 use tallygate::PolicySet;
 use tallygate_config::{Config, Finding, Severity};
 
 use crate::color::Color;
 use crate::output::{self, Outcome, OutputArgs};
 use crate::policies;
-use crate::table::count;
+use crate::table::{count, thousands};
 
 /// Check policy files: ours, and those of envoyproxy/ratelimit and limitador
 #[derive(Debug, clap::Args)]
@@ -46,7 +46,11 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<Outcome> 
     };
     let valid = policies.is_some() && (findings.is_empty() || !args.strict);
     if args.output.json {
-        output::write_json(out, &to_json(valid, policies.as_ref(), &findings))?;
+        let names = |policies: &PolicySet| policies.domains().iter().map(|domain| domain.name().to_owned()).collect();
+        let domains: Option<Vec<String>> = policies.as_ref().map(names);
+        let policies = policies.as_ref().map(written);
+        let object = json!({ "valid": valid, "policies": policies, "domains": domains, "findings": findings });
+        output::write_json(out, &object)?;
     } else {
         write_text(out, valid, policies.as_ref(), &findings)?;
     }
@@ -66,8 +70,9 @@ fn write_text(
     let (errors, warnings) = (of(Severity::Error), of(Severity::Warning));
     let mut parts = Vec::new();
     parts.extend(policies.map(|policies| {
-        let domains = policies.domains().len() as u64;
-        format!("{} in {}", noun(written(policies), "policy", "policies"), count(domains, "domain"))
+        let (number, domains) = (written(policies), policies.domains().len() as u64);
+        let noun = if number == 1 { "policy" } else { "policies" };
+        format!("{} {noun} in {}", thousands(number), count(domains, "domain"))
     }));
     parts.extend((errors > 0).then(|| count(errors, "error")));
     parts.extend((warnings > 0).then(|| count(warnings, "warning")));
@@ -76,34 +81,7 @@ fn write_text(
     Ok(writeln!(out, "{}", if valid { color.good(&summary) } else { color.bad(&summary) })?)
 }
 
-fn to_json(valid: bool, policies: Option<&PolicySet>, findings: &[Finding]) -> Value {
-    let names = |policies: &PolicySet| policies.domains().iter().map(|domain| Value::from(domain.name())).collect();
-    let findings: Vec<Value> = findings
-        .iter()
-        .map(|finding| {
-            json!({
-                "severity": finding.severity.to_string(),
-                "file": finding.file,
-                "line": finding.line,
-                "column": finding.column,
-                "message": finding.message,
-                "help": finding.help,
-            })
-        })
-        .collect();
-    json!({
-        "valid": valid,
-        "policies": policies.map(written),
-        "domains": policies.map(names).unwrap_or(Value::Null),
-        "findings": findings,
-    })
-}
-
 /// How many policies somebody wrote: each domain has one more, for limits that requests bring along.
 fn written(policies: &PolicySet) -> u64 {
     policies.domains().iter().map(|domain| domain.policies().len() as u64 - 1).sum()
-}
-
-fn noun(number: u64, one: &str, many: &str) -> String {
-    format!("{} {}", crate::table::thousands(number), if number == 1 { one } else { many })
 }

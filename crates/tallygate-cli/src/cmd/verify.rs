@@ -1,5 +1,6 @@
 //! `tallygate verify`: the promise held against what real clients in several processes were answered.
 
+mod client;
 mod judge;
 mod protocol;
 mod random;

@@ -1,52 +1,39 @@
 //! Which set of headers a client is told its limits in.
 
-use std::fmt;
-use std::str::FromStr;
 use std::time::{Duration, SystemTime};
 
-/// A set of response headers. Whichever it is, a denial also carries `Retry-After`: that is plain HTTP.
-///
-/// ```
-/// use tallygate_http::Dialect;
-///
-/// assert_eq!("draft7".parse(), Ok(Dialect::Draft7));
-/// let error = "draft9".parse::<Dialect>().unwrap_err();
-/// assert!(error.to_string().contains("did you mean"), "{error}");
-/// ```
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum Dialect {
-    /// `RateLimit: "api";r=50;t=30` and `RateLimit-Policy: "api";q=100;w=60`: the IETF draft since its eighth version.
-    #[default]
-    Draft10,
-    /// `RateLimit: limit=100, remaining=50, reset=30` and `RateLimit-Policy: 100;w=60`.
-    Draft7,
-    /// `RateLimit-Limit`, `-Remaining`, `-Reset` in seconds from now, and `RateLimit-Policy: 100;w=60`.
-    Draft6,
-    /// `X-RateLimit-Limit`, `-Remaining`, and `-Reset` in seconds since 1970, as GitHub sends them.
-    XEpoch,
-    /// `X-RateLimit-Limit`, `-Remaining`, and `-Reset` in seconds from now, as Envoy sends them.
-    XDelta,
-    /// No such headers; `Retry-After` on a denial stays.
-    Off,
+use tallygate::words;
+
+words! {
+    /// A set of response headers. Whichever it is, a denial also carries `Retry-After`: that is plain HTTP.
+    ///
+    /// ```
+    /// use tallygate_http::Dialect;
+    ///
+    /// assert_eq!("draft7".parse(), Ok(Dialect::Draft7));
+    /// let error = "draft9".parse::<Dialect>().unwrap_err();
+    /// assert!(error.to_string().contains("did you mean"), "{error}");
+    /// ```
+    #[derive(Default)]
+    #[non_exhaustive]
+    pub enum Dialect, "set of headers" {
+        /// `RateLimit: "api";r=50;t=30` and `RateLimit-Policy: "api";q=100;w=60`: the IETF draft since its eighth version.
+        #[default]
+        Draft10 = "draft10",
+        /// `RateLimit: limit=100, remaining=50, reset=30` and `RateLimit-Policy: 100;w=60`.
+        Draft7 = "draft7",
+        /// `RateLimit-Limit`, `-Remaining`, `-Reset` in seconds from now, and `RateLimit-Policy: 100;w=60`.
+        Draft6 = "draft6",
+        /// `X-RateLimit-Limit`, `-Remaining`, and `-Reset` in seconds since 1970, as GitHub sends them.
+        XEpoch = "x-epoch",
+        /// `X-RateLimit-Limit`, `-Remaining`, and `-Reset` in seconds from now, as Envoy sends them.
+        XDelta = "x-delta",
+        /// No such headers; `Retry-After` on a denial stays.
+        Off = "off",
+    }
 }
 
 impl Dialect {
-    /// All of them.
-    pub const ALL: [Self; 6] = [Self::Draft10, Self::Draft7, Self::Draft6, Self::XEpoch, Self::XDelta, Self::Off];
-
-    /// The name used in settings: `draft10`, `x-epoch`, …
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Draft10 => "draft10",
-            Self::Draft7 => "draft7",
-            Self::Draft6 => "draft6",
-            Self::XEpoch => "x-epoch",
-            Self::XDelta => "x-delta",
-            Self::Off => "off",
-        }
-    }
-
     /// Whether its headers are lists, to which each layer that a response passes adds its own.
     pub fn is_list(self) -> bool {
         self == Self::Draft10
@@ -81,42 +68,6 @@ impl Dialect {
     }
 }
 
-impl fmt::Display for Dialect {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.name())
-    }
-}
-
-/// There is no set of headers of that name.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("`{name}` is no set of headers{}: there are {}", did_you_mean(.name), names())]
-pub struct UnknownDialect {
-    /// What was written.
-    pub name: String,
-}
-
-impl FromStr for Dialect {
-    type Err = UnknownDialect;
-
-    fn from_str(name: &str) -> Result<Self, UnknownDialect> {
-        let found = Self::ALL.into_iter().find(|dialect| dialect.name() == name);
-        found.ok_or_else(|| UnknownDialect { name: name.to_owned() })
-    }
-}
-
-fn names() -> String {
-    Dialect::ALL.map(|dialect| format!("`{dialect}`")).join(", ")
-}
-
-fn did_you_mean(name: &str) -> String {
-    let distance = |dialect: &Dialect| tallygate::edit_distance(name, dialect.name());
-    let nearest = Dialect::ALL.into_iter().min_by_key(distance);
-    match nearest.filter(|dialect| distance(dialect) <= 2) {
-        Some(dialect) => format!(" (did you mean `{dialect}`?)"),
-        None => String::new(),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -124,15 +75,15 @@ mod tests {
     #[test]
     fn every_name_reads_back() {
         for dialect in Dialect::ALL {
-            assert_eq!(dialect.name().parse(), Ok(dialect));
+            assert_eq!(dialect.name().parse(), Ok(*dialect));
         }
     }
 
     #[test]
     fn a_mistyped_name_is_answered_with_the_nearest_one() {
         let error = |name: &str| name.parse::<Dialect>().unwrap_err().to_string();
-        let all = "there are `draft10`, `draft7`, `draft6`, `x-epoch`, `x-delta`, `off`";
-        assert_eq!(error("x_epoch"), format!("`x_epoch` is no set of headers (did you mean `x-epoch`?): {all}"));
+        assert_eq!(error("x_epoch"), "`x_epoch` is no set of headers: did you mean `x-epoch`?");
+        let all = "use one of draft10, draft7, draft6, x-epoch, x-delta, off";
         assert_eq!(error("github"), format!("`github` is no set of headers: {all}"));
     }
 }

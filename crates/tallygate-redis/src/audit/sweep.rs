@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::store::{ConnectError, check_prefix};
+use crate::builder::{ConnectError, check_prefix};
 
 /// Which keys to look at, how many at most, and whether to mend what is found.
 #[derive(Debug, Clone)]

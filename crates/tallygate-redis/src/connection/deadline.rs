@@ -28,12 +28,10 @@ impl Deadline {
         Self { send_by: answer_by, answer_by }
     }
 
-    #[cfg_attr(not(test), expect(dead_code, reason = "for calls that carry their own deadline"))]
     pub(crate) fn until(instant: std::time::Instant) -> Self {
         Self::after(Instant::from_std(instant).saturating_duration_since(Instant::now()))
     }
 
-    #[cfg_attr(not(test), expect(dead_code, reason = "for calls that carry their own deadline"))]
     pub(crate) fn earlier(self, other: Self) -> Self {
         Self { send_by: self.send_by.min(other.send_by), answer_by: self.answer_by.min(other.answer_by) }
     }

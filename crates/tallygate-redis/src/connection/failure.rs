@@ -93,6 +93,12 @@ impl Failure {
         Self::of_text(error.code(), error.details().unwrap_or_default())
     }
 
+    /// What the text of an error means, its code first.
+    pub(crate) fn of_error(error: &str) -> Self {
+        let (code, text) = error.split_once(' ').unwrap_or((error, ""));
+        Self::of_text(code, text)
+    }
+
     fn of_text(code: &str, text: &str) -> Self {
         let (code, text) = unwrap_script_error(code, text);
         let reply = format!("{code} {text}");

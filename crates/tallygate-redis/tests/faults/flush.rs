@@ -6,7 +6,7 @@ use std::time::Duration;
 use tallygate::{Algorithm, Check, Counter, Key, Limit};
 use tallygate_testkit::Server;
 
-use crate::support::{Load, calls_of, every_key_expires, flavours, patient, replays, used, yearly};
+use crate::support::{Load, calls_of, every_key_expires, flavours, patient, receipt, replays, used, yearly};
 
 const FLUSHES: u64 = 150;
 
@@ -41,7 +41,7 @@ async fn forgotten_scripts_change_no_answer() {
             let decision = limiter.check_all(&both).await.unwrap();
             assert!(decision.allowed());
             if rounds % 3 == 0 {
-                given_back += limiter.refund(both[0], Some(decision.decided_at())).await.unwrap();
+                given_back += limiter.refund(receipt(both[0], Some(decision.decided_at()))).await.unwrap();
             }
         }
         flushed.await.unwrap();

@@ -9,7 +9,7 @@ use tallygate_testkit::wait::{PATIENCE, until};
 use tallygate_testkit::{Cluster, Flavour, Sentinel, Server, valkey_available};
 
 use super::{is_refused, refusal};
-use crate::support::{RedisLimiter, every_key_expires, flavours, limit, patient, units};
+use crate::support::{RedisLimiter, every_key_expires, flavours, limit, patient, receipt, units};
 
 /// Everything the scripts run, and how they are run: the least a user needs on a single server. As in the documentation.
 const LEAST: &str = "~tallygate:* resetchannels -@all +evalsha +eval +time +get +set +incrby +unlink +zadd +zrange +zcard \
@@ -59,12 +59,12 @@ async fn does_everything(limiter: &RedisLimiter) {
         for allowed in [true, true, true, false] {
             assert_eq!(limiter.check(check).await.unwrap().allowed(), allowed);
         }
-        assert_eq!(limiter.refund(check.cost(units(2)), None).await.unwrap(), 2);
+        assert_eq!(limiter.refund(receipt(check.cost(units(2)), None)).await.unwrap(), 2);
         assert!(limiter.check_all(&[check, other]).await.unwrap().allowed());
         assert!(limiter.peek(&[check]).await.unwrap().allowed());
         // Other numbers: the state is made to fit, by a call that is admitted, by a refund, by one that is denied.
         assert!(limiter.check(changed).await.unwrap().allowed());
-        assert_eq!(limiter.refund(check, None).await.unwrap(), 1);
+        assert_eq!(limiter.refund(receipt(check, None)).await.unwrap(), 1);
         assert!(!limiter.check_all(&[changed.cost(units(5)), other]).await.unwrap().allowed());
         assert!(limiter.reset(check).await.unwrap());
         assert!(limiter.check(check).await.unwrap().allowed());

@@ -1,8 +1,9 @@
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-use tallygate::{Cost, Descriptor, Domain, Policy, Rule, Rules};
+use tallygate::{Cost, Descriptor, Domain, Policy, Rule, Rules, Verb};
 
 use super::*;
+use crate::question::AdHoc;
 
 fn set(domain: &str) -> PolicySet {
     let policy = Policy::new("per-user", domain, Some("1/min".parse().unwrap())).unwrap();
@@ -52,7 +53,7 @@ async fn a_reload_between_the_check_of_the_domain_and_the_decision_cannot_lift_i
 #[tokio::test]
 async fn an_unknown_domain_is_an_error_but_for_envoy() {
     let app = app();
-    for verb in [Verb::Check, Verb::Peek, Verb::Refund, Verb::Reset] {
+    for &verb in Verb::ALL {
         for api in [Api::Http, Api::ForwardAuth] {
             let question = by_policy(verb, "apo");
             let error = app.answer(api, &question, None).await.expect_err("no such domain").to_string();
@@ -80,7 +81,8 @@ async fn every_verb_of_both_kinds_of_questions_is_counted() {
         app.answer(Api::Http, &question, None).await.unwrap();
     }
     app.reject(Api::Http);
-    let listed = crate::metrics::Sources { app: &app, reloads: &Default::default(), listeners: &[] }.render();
+    let listed =
+        crate::metrics::Sources { app: &app, reloads: &Default::default(), listeners: &[] }.render();
     for (outcome, count) in [("allowed", 6), ("denied", 4), ("unavailable", 0), ("invalid", 1)] {
         let line = format!("tallygate_calls_total{{api=\"http\",outcome=\"{outcome}\"}} {count}\n");
         assert!(listed.contains(&line), "{line}{listed}");

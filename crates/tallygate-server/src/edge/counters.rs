@@ -10,7 +10,7 @@ use axum::response::Response;
 use http::{HeaderMap, StatusCode};
 use serde::Deserialize;
 use serde_json::{Value, json};
-use tallygate::{CounterError, CounterName, CounterOp, CounterValue, Store};
+use tallygate::{CounterError, CounterName, CounterOp, CounterValue, Counters};
 use tallygate_http::Problem;
 
 use super::json::{ok, problem_response, read_object, require_json, whole};

@@ -8,7 +8,7 @@ use axum::response::Response;
 use http::header::{HOST, HeaderName};
 use http::{HeaderMap, Method, StatusCode};
 use percent_encoding::percent_decode_str;
-use tallygate::{Cost, Descriptor, Outcome, Verdict};
+use tallygate::{Cost, Descriptor, Outcome, Verb, Verdict};
 use tallygate_http::{Dialect, Prefixes, Problem, client_address, digest, verdict_headers, verdict_problem};
 
 use super::answer_problem;
@@ -16,7 +16,7 @@ use super::bounds::{MAX_ENTRIES, MAX_KEY, bounded_entry};
 use super::json::{problem_json, problem_response};
 use crate::app::App;
 use crate::decision_event::Api;
-use crate::question::{Question, Verb};
+use crate::question::Question;
 
 /// The proxies' names for the method, the target and the host of the request they hold.
 const METHOD: [HeaderName; 2] =

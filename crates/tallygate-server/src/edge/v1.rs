@@ -11,7 +11,7 @@ use super::json::{problem_response, require_json};
 use super::{answer_problem, authorize};
 use crate::app::App;
 use crate::decision_event::Api;
-use crate::question::Verb;
+use tallygate::Verb;
 
 /// Answers a question. Reset is for operators only.
 pub(super) async fn answer(verb: Verb, app: &App, headers: &HeaderMap, body: &Bytes) -> Response {

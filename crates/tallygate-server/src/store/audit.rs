@@ -7,7 +7,7 @@ use tallygate::{Clock, MemoryStore, Timestamp};
 use tallygate_redis::{Audit, AuditReport, ConnectError, Sweep};
 use tokio::time::sleep;
 
-use super::Shared;
+use super::Parts;
 use super::backoff::jitter;
 
 /// What an audit found.
@@ -63,9 +63,9 @@ impl Figures {
     }
 }
 
-pub(super) async fn run(shared: Arc<Shared>, url: String, sweep: Sweep, every: Duration) {
+pub(super) async fn run(parts: Arc<Parts>, url: String, sweep: Sweep, every: Duration) {
     let clock = Clock::system();
-    let mut condition = shared.ledger.subscribe();
+    let mut condition = parts.health.subscribe();
     // Servers that were started together do not look at the same moment.
     let mut pause = jitter(Duration::ZERO, every / 10);
     loop {
@@ -77,10 +77,10 @@ pub(super) async fn run(shared: Arc<Shared>, url: String, sweep: Sweep, every: D
         match look(&url, &sweep).await {
             Ok(report) => {
                 let figures = AuditFigures::of(&report, clock.now());
-                let before = shared.figures.replace(figures);
-                warn_of(before, figures, &shared.place);
+                let before = parts.figures.replace(figures);
+                warn_of(before, figures, &parts.place);
             }
-            Err(error) => tracing::warn!(store = shared.place, reason = %error, "the audit could not end"),
+            Err(error) => tracing::warn!(store = parts.place, reason = %error, "the audit could not end"),
         }
     }
 }

@@ -1,8 +1,11 @@
 //! Stops asking a store that does not answer: who asks meanwhile is told so at once.
 
+use std::future::Future;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use tallygate::StoreError;
+use tallygate::{Call, CounterError, CounterName, CounterOp, CounterValue, Counters, Decision, Store, StoreError};
+use tokio::sync::Notify;
 
 /// Failures in a row that open it.
 pub(super) const MOST_FAILURES: u32 = 5;
@@ -15,15 +18,15 @@ pub(super) const MOST_FAILURES: u32 = 5;
 #[derive(Debug, Default)]
 pub(super) struct Breaker(AtomicU64);
 
-/// Leave to ask the store; handed back with what came of it.
+/// Permit to ask the store; handed back with what came of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Leave {
+pub(super) struct Permit {
     round: u32,
 }
 
 /// What a call shows about the store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Sign {
+pub(super) enum Signal {
     /// It answered, if only to refuse.
     Answered,
     /// It was not reached, or did not answer in time.
@@ -32,16 +35,85 @@ pub(super) enum Sign {
     Nothing,
 }
 
-impl Sign {
+impl Signal {
     pub(super) fn of(error: &StoreError) -> Self {
         match error {
             StoreError::Unavailable { .. } | StoreError::Ambiguous { .. } => Self::Failed,
             StoreError::Overloaded { .. } => Self::Nothing,
-            StoreError::Refused { .. } | StoreError::Corrupt { .. } => Self::Answered,
+            StoreError::Refused { .. } | StoreError::Corrupt { .. } | StoreError::NewerFormat { .. } => Self::Answered,
             // A new kind of error must not cut anyone off before someone has thought about it.
             _ => Self::Nothing,
         }
     }
+}
+
+/// A store that is asked only while its breaker is closed.
+#[derive(Debug)]
+pub(super) struct Guarded<S> {
+    pub(super) store: S,
+    pub(super) breaker: Arc<Breaker>,
+    /// Told when a caller's failure opens the breaker, so that the probe need not wait for its next turn.
+    pub(super) opened: Arc<Notify>,
+}
+
+impl<S> Guarded<S> {
+    async fn ask<T, E: Failure>(&self, call: impl Future<Output = Result<T, E>>) -> Result<T, E> {
+        let Some(permit) = self.breaker.admit() else { return Err(open().into()) };
+        let answer = call.await;
+        let signal = match &answer {
+            Ok(_) => Signal::Answered,
+            Err(error) => error.of_store().map_or(Signal::Answered, Signal::of),
+        };
+        if self.breaker.record(permit, signal) {
+            self.opened.notify_one();
+        }
+        answer
+    }
+}
+
+impl<S: Store> Store for Guarded<S> {
+    async fn call(&self, call: &Call<'_>) -> Result<Decision, StoreError> {
+        self.ask(self.store.call(call)).await
+    }
+
+    /// What answers at once need not be guarded.
+    fn call_now(&self, call: &Call<'_>) -> Option<Result<Decision, StoreError>> {
+        self.store.call_now(call)
+    }
+}
+
+impl<S: Counters> Counters for Guarded<S> {
+    async fn count(&self, name: &CounterName, op: CounterOp) -> Result<CounterValue, CounterError> {
+        self.ask(self.store.count(name, op)).await
+    }
+}
+
+/// The errors of calls and of counters.
+pub(super) trait Failure: From<StoreError> {
+    /// `None` if the store answered, and this is the answer.
+    fn of_store(&self) -> Option<&StoreError>;
+}
+
+impl Failure for StoreError {
+    fn of_store(&self) -> Option<&StoreError> {
+        Some(self)
+    }
+}
+
+impl Failure for CounterError {
+    fn of_store(&self) -> Option<&StoreError> {
+        match self {
+            Self::Store(error) => Some(error),
+            _ => None,
+        }
+    }
+}
+
+#[cold]
+fn open() -> StoreError {
+    let reason =
+        format!("the breaker is open: {MOST_FAILURES} calls in a row failed, and no probe has been answered since");
+    StoreError::Unavailable { reason }
 }
 
 fn split(word: u64) -> (u32, u32) {
@@ -54,10 +126,10 @@ fn join(round: u32, failures: u32) -> u64 {
 }
 
 impl Breaker {
-    /// Leave to ask the store, or `None` while it is open.
-    pub(super) fn admit(&self) -> Option<Leave> {
+    /// Permit to ask the store, or `None` while it is open.
+    pub(super) fn admit(&self) -> Option<Permit> {
         let (round, failures) = split(self.0.load(Ordering::Relaxed));
-        (failures < MOST_FAILURES).then_some(Leave { round })
+        (failures < MOST_FAILURES).then_some(Permit { round })
     }
 
     pub(super) fn is_open(&self) -> bool {
@@ -70,25 +142,25 @@ impl Breaker {
     }
 
     /// What became of a call. True for the one that opens it.
-    pub(super) fn record(&self, leave: Leave, sign: Sign) -> bool {
-        match sign {
-            Sign::Nothing => false,
-            Sign::Answered => {
+    pub(super) fn record(&self, permit: Permit, signal: Signal) -> bool {
+        match signal {
+            Signal::Nothing => false,
+            Signal::Answered => {
                 // The usual case reads one word that nobody writes.
                 self.change(|round, failures| {
-                    (round == leave.round && (1..MOST_FAILURES).contains(&failures)).then_some((round, 0))
+                    (round == permit.round && (1..MOST_FAILURES).contains(&failures)).then_some((round, 0))
                 });
                 false
             }
-            Sign::Failed => self
+            Signal::Failed => self
                 .change(|round, failures| {
-                    (round == leave.round && failures < MOST_FAILURES).then_some((round, failures + 1))
+                    (round == permit.round && failures < MOST_FAILURES).then_some((round, failures + 1))
                 })
                 .is_some_and(|(_, before)| before + 1 == MOST_FAILURES),
         }
     }
 
-    /// A probe failed: one more failure. What was asked by nobody needs no leave.
+    /// A probe failed: one more failure. What was asked by nobody needs no permit.
     pub(super) fn probe_failed(&self) {
         self.change(|round, failures| (failures < MOST_FAILURES).then_some((round, failures + 1)));
     }
@@ -126,7 +198,7 @@ mod tests {
     #[derive(Debug, Clone, Copy)]
     enum Step {
         Ask,
-        Finish(prop::sample::Index, Sign),
+        Finish(prop::sample::Index, Signal),
         ProbeFailed,
         ProbeAnswered,
         Open,
@@ -152,10 +224,10 @@ mod tests {
     }
 
     fn steps() -> impl Strategy<Value = Vec<Step>> {
-        let sign = prop_oneof![3 => Just(Sign::Failed), 1 => Just(Sign::Answered), 1 => Just(Sign::Nothing)];
+        let signal = prop_oneof![3 => Just(Signal::Failed), 1 => Just(Signal::Answered), 1 => Just(Signal::Nothing)];
         let step = prop_oneof![
             6 => Just(Step::Ask),
-            8 => (any::<prop::sample::Index>(), sign).prop_map(|(which, sign)| Step::Finish(which, sign)),
+            8 => (any::<prop::sample::Index>(), signal).prop_map(|(which, signal)| Step::Finish(which, signal)),
             1 => Just(Step::ProbeFailed),
             1 => Just(Step::ProbeAnswered),
             1 => Just(Step::Open),
@@ -168,21 +240,21 @@ mod tests {
         fn it_does_what_its_model_does(steps in steps()) {
             let breaker = Breaker::default();
             let mut model = Model::default();
-            let mut under_way: Vec<(Leave, usize)> = Vec::new();
+            let mut under_way: Vec<(Permit, usize)> = Vec::new();
             for step in steps {
                 match step {
                     Step::Ask => {
-                        let leave = breaker.admit();
-                        prop_assert_eq!(leave.is_some(), !model.open);
-                        under_way.extend(leave.map(|leave| (leave, model.reopened)));
+                        let permit = breaker.admit();
+                        prop_assert_eq!(permit.is_some(), !model.open);
+                        under_way.extend(permit.map(|permit| (permit, model.reopened)));
                     }
-                    Step::Finish(which, sign) if !under_way.is_empty() => {
-                        let (leave, began) = under_way.swap_remove(which.index(under_way.len()));
-                        let opened = breaker.record(leave, sign);
+                    Step::Finish(which, signal) if !under_way.is_empty() => {
+                        let (permit, began) = under_way.swap_remove(which.index(under_way.len()));
+                        let opened = breaker.record(permit, signal);
                         let counts = began == model.reopened && !model.open;
-                        let expected = match sign {
-                            Sign::Failed if counts => model.fail(),
-                            Sign::Answered if counts => {
+                        let expected = match signal {
+                            Signal::Failed if counts => model.fail(),
+                            Signal::Answered if counts => {
                                 model.in_a_row = 0;
                                 false
                             }
@@ -219,8 +291,8 @@ mod tests {
             let breaker = Breaker::default();
             let opened: usize = std::thread::scope(|scope| {
                 let fail = || {
-                    let leaves: Vec<Leave> = (0..MOST_FAILURES).filter_map(|_| breaker.admit()).collect();
-                    leaves.into_iter().filter(|leave| breaker.record(*leave, Sign::Failed)).count()
+                    let leaves: Vec<Permit> = (0..MOST_FAILURES).filter_map(|_| breaker.admit()).collect();
+                    leaves.into_iter().filter(|permit| breaker.record(*permit, Signal::Failed)).count()
                 };
                 let threads: Vec<_> = (0..4).map(|_| scope.spawn(fail)).collect();
                 threads.into_iter().map(|thread| thread.join().unwrap()).sum()
@@ -236,7 +308,7 @@ mod tests {
         breaker.open();
         breaker.probe_answered();
         for _ in 0..100 {
-            assert!(!breaker.record(old, Sign::Failed));
+            assert!(!breaker.record(old, Signal::Failed));
         }
         assert!(breaker.admit().is_some());
     }

@@ -3,60 +3,59 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tallygate::{Check, Key, Limit, Store, StoreError};
+use tallygate::{Call, Check, Key, Limit, Store, StoreError, Verb};
 use tallygate_redis::{ConnectError, RedisStore, RedisStoreBuilder};
 use tokio::time::{sleep, timeout};
 
+use super::Parts;
 use super::backoff::Backoff;
-use super::breaker::Sign;
-use super::condition::Scribe;
-use super::{Engine, Shared};
+use super::breaker::Signal;
+use super::health::HealthLog;
 
 /// Between two questions while all is well.
-const CALM: Duration = Duration::from_millis(500);
+const PROBE_INTERVAL: Duration = Duration::from_millis(500);
 /// Between two questions while it is not.
-const ALERT: Duration = Duration::from_millis(100);
+const RETRY_INTERVAL: Duration = Duration::from_millis(100);
 /// Failures in a row, of probes and callers together, that make a store down: one slow answer does not.
-const ENOUGH: u32 = 2;
+const DOWN_AFTER: u32 = 2;
 
-pub(super) async fn run(shared: Arc<Shared>, server: RedisStoreBuilder) {
-    let Engine::Server(place) = &shared.engine else { return };
-    let mut scribe = Scribe::new(&shared.ledger, &shared.place);
-    let store = connect(&mut scribe, &server).await;
-    let store = place.get_or_init(|| Box::new(store));
+pub(super) async fn run(parts: Arc<Parts>, server: RedisStoreBuilder) {
+    let mut log = HealthLog::new(&parts.health, &parts.place);
+    let store = parts.connected(connect(&mut log, &server).await.into());
     let limit: Limit = "1/s fixed_window".parse().expect("a limit as the documentation has it");
     // Never charged: looking is all a probe does, so it leaves no key behind.
     let key = Key::new("probe", "probe").expect("short enough for a key");
-    let question = [Check::new(key, &limit)];
+    let checks = [Check::new(key, &limit)];
+    let question = Call::new(Verb::Peek, &checks).expect("one check of one unit");
     loop {
-        let calm = match store.peek(&question).await {
+        let calm = match store.call(&question).await {
             Ok(_) => {
-                shared.breaker.probe_answered();
-                scribe.up();
+                parts.breaker.probe_answered();
+                log.up();
                 true
             }
-            Err(error) => failed(&shared, &mut scribe, error),
+            Err(error) => failed(&parts, &mut log, error),
         };
-        // Either a turn ends, or a caller's failure has opened the breaker. Which is all the same.
-        let _ = timeout(if calm { CALM } else { ALERT }, shared.opened.notified()).await;
+        // Until the next turn, or until the failure of a caller opens the breaker.
+        let _ = timeout(if calm { PROBE_INTERVAL } else { RETRY_INTERVAL }, parts.opened.notified()).await;
     }
 }
 
 /// True if the next probe may take its time.
-fn failed(shared: &Shared, scribe: &mut Scribe<'_>, error: StoreError) -> bool {
-    match Sign::of(&error) {
+fn failed(parts: &Parts, log: &mut HealthLog<'_>, error: StoreError) -> bool {
+    match Signal::of(&error) {
         // More callers than places: the store is not to blame, and what was said of it last is still true.
-        Sign::Nothing => return shared.ledger.is_up(),
+        Signal::Nothing => return parts.health.is_up(),
         // It answers, and the callers too are answered at once, with what has to be changed.
-        Sign::Answered => {
-            shared.breaker.probe_answered();
-            scribe.down(error);
+        Signal::Answered => {
+            parts.breaker.probe_answered();
+            log.down(error);
         }
-        Sign::Failed => {
-            shared.breaker.probe_failed();
-            if !shared.ledger.is_up() || shared.breaker.failures() >= ENOUGH {
-                shared.breaker.open();
-                scribe.down(error);
+        Signal::Failed => {
+            parts.breaker.probe_failed();
+            if !parts.health.is_up() || parts.breaker.failures() >= DOWN_AFTER {
+                parts.breaker.open();
+                log.down(error);
             }
         }
     }
@@ -64,12 +63,12 @@ fn failed(shared: &Shared, scribe: &mut Scribe<'_>, error: StoreError) -> bool {
 }
 
 /// Tries until it is there.
-async fn connect(scribe: &mut Scribe<'_>, server: &RedisStoreBuilder) -> RedisStore {
+async fn connect(log: &mut HealthLog<'_>, server: &RedisStoreBuilder) -> RedisStore {
     let mut backoff = Backoff::default();
     loop {
         match server.clone().connect().await {
             Ok(store) => return store,
-            Err(error) => scribe.down(absence(error)),
+            Err(error) => log.down(absence(error)),
         }
         sleep(backoff.next()).await;
     }

@@ -1,57 +1,117 @@
 //! What the calls to the store came to: how long they took, and how they failed.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use tallygate::StoreError;
+use tallygate::{
+    Call, CounterError, CounterName, CounterOp, CounterValue, Counters, Decision, Store, StoreError, Verb,
+};
+use tokio::time::Instant;
 
+use super::breaker::Failure;
 use crate::histogram::Histogram;
 
-/// What was asked of the store.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Op {
-    Check,
-    Peek,
-    Refund,
-    Reset,
-    Count,
+/// Counted as calls end, read when someone asks.
+#[derive(Debug)]
+pub struct StoreStats {
+    /// By [`StoreError::KINDS`].
+    errors: Vec<AtomicU64>,
+    /// By [`Verb::ALL`], and last for counters.
+    durations: Vec<Histogram>,
 }
 
-const OPS: [&str; 5] = ["check", "peek", "refund", "reset", "count"];
-const KINDS: [&str; 5] = ["unavailable", "ambiguous", "overloaded", "refused", "corrupt"];
-
-/// Counted as calls end, read when someone asks.
-#[derive(Debug, Default)]
-pub struct StoreStats {
-    errors: [AtomicU64; KINDS.len()],
-    durations: [Histogram; OPS.len()],
+impl Default for StoreStats {
+    fn default() -> Self {
+        let errors = StoreError::KINDS.iter().map(|_| AtomicU64::default()).collect();
+        Self { errors, durations: (0..=Verb::ALL.len()).map(|_| Histogram::default()).collect() }
+    }
 }
 
 impl StoreStats {
     /// How many calls the store could not answer, by kind. Every kind is there, those that never happened too.
-    pub fn errors(&self) -> [(&'static str, u64); 5] {
-        std::array::from_fn(|at| (KINDS[at], self.errors[at].load(Ordering::Relaxed)))
+    pub fn errors(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        StoreError::KINDS.iter().copied().zip(self.errors.iter().map(|count| count.load(Ordering::Relaxed)))
     }
 
-    /// How long calls took that went as far as a server, failed ones included, by operation. The embedded store is not
+    /// How long calls took that went as far as a server, failed ones included, by verb. The embedded store is not
     /// timed: it answers in a fraction of the smallest bucket, and reading the clock would cost as much as the decision.
-    pub fn durations(&self) -> [(&'static str, &Histogram); 5] {
-        std::array::from_fn(|at| (OPS[at], &self.durations[at]))
+    pub fn durations(&self) -> impl Iterator<Item = (&'static str, &Histogram)> {
+        Verb::ALL.iter().map(|verb| verb.name()).chain(["count"]).zip(&self.durations)
     }
 
-    pub(super) fn duration(&self, op: Op) -> &Histogram {
-        &self.durations[op as usize]
+    fn count<T, E: Failure>(&self, answer: Result<T, E>) -> Result<T, E> {
+        if let Some(error) = answer.as_ref().err().and_then(Failure::of_store) {
+            let kind = StoreError::KINDS.iter().position(|kind| *kind == error.kind()).unwrap_or(0);
+            self.errors[kind].fetch_add(1, Ordering::Relaxed);
+        }
+        answer
+    }
+}
+
+/// A store whose failures are counted.
+#[derive(Debug)]
+pub(super) struct Observed<S> {
+    pub(super) store: S,
+    pub(super) stats: Arc<StoreStats>,
+}
+
+impl<S: Store> Store for Observed<S> {
+    async fn call(&self, call: &Call<'_>) -> Result<Decision, StoreError> {
+        self.stats.count(self.store.call(call).await)
     }
 
-    pub(super) fn count(&self, error: &StoreError) {
-        let kind = match error {
-            StoreError::Unavailable { .. } => 0,
-            StoreError::Ambiguous { .. } => 1,
-            StoreError::Overloaded { .. } => 2,
-            StoreError::Refused { .. } => 3,
-            // What this code does not know was not foreseen by whoever reads the number either.
-            _ => 4,
-        };
-        self.errors[kind].fetch_add(1, Ordering::Relaxed);
+    fn call_now(&self, call: &Call<'_>) -> Option<Result<Decision, StoreError>> {
+        self.store.call_now(call).map(|answer| self.stats.count(answer))
+    }
+}
+
+impl<S: Counters> Counters for Observed<S> {
+    async fn count(&self, name: &CounterName, op: CounterOp) -> Result<CounterValue, CounterError> {
+        self.stats.count(self.store.count(name, op).await)
+    }
+}
+
+/// A store whose calls are timed, those that are given up included.
+#[derive(Debug)]
+pub(super) struct Timed<S> {
+    pub(super) store: S,
+    pub(super) stats: Arc<StoreStats>,
+}
+
+/// Observes the time until it is dropped.
+struct Timer<'h> {
+    histogram: &'h Histogram,
+    began: Instant,
+}
+
+impl Drop for Timer<'_> {
+    fn drop(&mut self) {
+        self.histogram.observe(self.began.elapsed());
+    }
+}
+
+impl<S> Timed<S> {
+    fn start(&self, at: usize) -> Timer<'_> {
+        Timer { histogram: &self.stats.durations[at], began: Instant::now() }
+    }
+}
+
+impl<S: Store> Store for Timed<S> {
+    async fn call(&self, call: &Call<'_>) -> Result<Decision, StoreError> {
+        let at = Verb::ALL.iter().position(|verb| *verb == call.verb()).unwrap_or(0);
+        let _timer = self.start(at);
+        self.store.call(call).await
+    }
+
+    fn call_now(&self, call: &Call<'_>) -> Option<Result<Decision, StoreError>> {
+        self.store.call_now(call)
+    }
+}
+
+impl<S: Counters> Counters for Timed<S> {
+    async fn count(&self, name: &CounterName, op: CounterOp) -> Result<CounterValue, CounterError> {
+        let _timer = self.start(Verb::ALL.len());
+        self.store.count(name, op).await
     }
 }
 
@@ -68,15 +128,20 @@ mod tests {
             StoreError::Ambiguous { reason: reason() },
             StoreError::Overloaded { in_flight: 1 },
             StoreError::Refused { reason: reason(), remedy: reason() },
+            StoreError::NewerFormat { reason: reason() },
             StoreError::Corrupt { reason: reason() },
         ];
         for (times, error) in errors.iter().enumerate() {
-            (0..=times).for_each(|_| stats.count(error));
+            (0..=times).for_each(|_| drop(stats.count(Err::<(), _>(error.clone()))));
         }
-        let expected = [("unavailable", 1), ("ambiguous", 2), ("overloaded", 3), ("refused", 4), ("corrupt", 5)];
-        assert_eq!(stats.errors(), expected);
-        stats.duration(Op::Reset).observe(std::time::Duration::from_millis(1));
-        let counted = stats.durations().map(|(op, histogram)| (op, histogram.snapshot().2));
-        assert_eq!(counted, [("check", 0), ("peek", 0), ("refund", 0), ("reset", 1), ("count", 0)]);
+        let expected = [
+            ("unavailable", 1),
+            ("ambiguous", 2),
+            ("overloaded", 3),
+            ("refused", 4),
+            ("newer_format", 5),
+            ("corrupt", 6),
+        ];
+        assert_eq!(stats.errors().collect::<Vec<_>>(), expected);
     }
 }

@@ -45,7 +45,7 @@ fn debug(outcome: CallOutcome, asked: &Asked<'_>) {
         outcome = outcome.name(),
         source = binding.as_ref().and_then(|binding| binding.source).map(Source::name),
         subject = binding.as_ref().map(|binding| pseudonym(binding.subject)),
-        store_error = asked.store_error().map(kind),
+        store_error = asked.store_error().map(StoreError::kind),
         "not allowed"
     );
 }
@@ -68,21 +68,10 @@ fn warn(notes: &OnErrorNotes, verdict: &Verdict, error: &StoreError) {
             policy = policy.name(),
             on_error = policy.on_error().name(),
             answered,
-            store_error = kind(error),
+            store_error = error.kind(),
             reason = %error,
             "on_error answered"
         );
-    }
-}
-
-/// The words of the metric `tallygate_store_errors_total`.
-fn kind(error: &StoreError) -> &'static str {
-    match error {
-        StoreError::Unavailable { .. } => "unavailable",
-        StoreError::Ambiguous { .. } => "ambiguous",
-        StoreError::Overloaded { .. } => "overloaded",
-        StoreError::Refused { .. } => "refused",
-        _ => "corrupt",
     }
 }
 
@@ -91,16 +80,16 @@ mod tests {
     use std::time::Duration;
 
     use serde_json::{Value, json};
-    use tallygate::{Cost, Limiter, MemoryStore, OnError};
+    use tallygate::{CheckError, Cost, Limiter, MemoryStore, OnError, Verb};
     use tracing::level_filters::LevelFilter;
 
     use super::super::Format;
     use super::super::log_format::tests::written;
     use super::super::tests::scene::{DOWN, Scene};
     use super::*;
-    use crate::answer::Answer;
+    use crate::answer::{Answer, AnswerError};
     use crate::decision_event::Api;
-    use crate::question::{About, AdHoc, Question, Verb};
+    use crate::question::{About, AdHoc, Question};
 
     /// The lines that ten calls of alice leave behind. Each test has its own domain: what was said is kept by process.
     fn lines(domain: &str, level: LevelFilter, on_error: Option<OnError>) -> Vec<Value> {
@@ -157,6 +146,19 @@ mod tests {
         let fields = &told[0]["fields"];
         let words = ["outcome", "source", "store_error"].map(|field| &fields[field]);
         assert_eq!(words, ["unavailable", "on_error_deny", "unavailable"]);
+    }
+
+    /// The log had words of its own, and called a state of a newer version corrupt.
+    #[test]
+    fn a_store_error_has_the_word_of_the_metric() {
+        let asked = AdHoc::new("login".into(), "alice".into(), "1/s".parse().unwrap(), Cost::ONE, None).unwrap();
+        let question = Question { verb: Verb::Check, about: About::AdHoc(asked) };
+        let error = StoreError::NewerFormat { reason: "version 9".to_owned() };
+        let result = Err(AnswerError::from(CheckError::from(error)));
+        let asked = Asked { question: &question, result: &result, took: Duration::ZERO };
+        let out = written(Format::Json, LevelFilter::DEBUG, || observe(&DecisionEvent::answered(Api::Http, asked)));
+        let line: Value = serde_json::from_str(out.trim_end()).unwrap();
+        assert_eq!([&line["fields"]["outcome"], &line["fields"]["store_error"]], ["unavailable", "newer_format"]);
     }
 
     #[test]

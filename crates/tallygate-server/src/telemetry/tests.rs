@@ -14,15 +14,20 @@ use http::Request;
 use opentelemetry_proto::tonic::common::v1::KeyValue;
 use opentelemetry_proto::tonic::common::v1::any_value::Value;
 use opentelemetry_proto::tonic::trace::v1::status::StatusCode;
-use tallygate::OnError;
+use serde_json::json;
+use tallygate::{MemoryStore, OnError, PolicySet};
 use tokio::net::{TcpListener, TcpSocket};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tower::ServiceExt;
+use tracing::level_filters::LevelFilter;
 
 use super::exporter::{EVERY, Exporter, FLUSH, MOST};
+use super::log_format::tests::written;
 use super::traces::Counts;
 use super::{Format, LogSettings, OtlpSettings, TelemetryError, TraceParent, Traces};
+use crate::app::App;
+use crate::settings::Settings;
 use collector::{Collector, FINE};
 use scene::Scene;
 
@@ -113,6 +118,45 @@ async fn a_decision_becomes_a_span_under_the_callers() {
     // By the same clock as the tests': within the minute.
     let now = u64::try_from(super::wall_clock().duration_since(std::time::UNIX_EPOCH).unwrap().as_nanos()).unwrap();
     assert!((now - 60_000_000_000..=now).contains(&first.end_time_unix_nano));
+}
+
+/// The answers to limits that callers bring along passed observers by.
+#[test]
+fn a_denied_ad_hoc_call_is_logged_traced_and_counted_as_one_under_policies_is() {
+    let policies = PolicySet::new(vec![scene::domain("denied-ad-hoc", OnError::Deny)]).unwrap();
+    let app = App::new(MemoryStore::new().into(), policies, &Settings::default());
+    let (sender, mut queue) = mpsc::channel(8);
+    let traces = Traces::new(sender, "1".parse().unwrap(), Arc::default());
+    let router = traces.wrap(crate::edge::router(Arc::clone(&app)));
+    let by_policy = json!({"domain": "denied-ad-hoc", "descriptors": [{"user": SUBJECT}]});
+    let ad_hoc = json!({"policy": "per-user", "key": SUBJECT, "limit": "1/min"});
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    let log = written(Format::Json, LevelFilter::DEBUG, || {
+        for body in [&by_policy, &ad_hoc, &by_policy, &ad_hoc] {
+            let request = Request::post("/v1/check").header("content-type", "application/json");
+            let request = request.body(Body::from(body.to_string())).unwrap();
+            runtime.block_on(router.clone().oneshot(request)).unwrap();
+        }
+    });
+
+    let lines: Vec<serde_json::Value> = log.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let lines = lines.iter().map(|line| ["domain", "policy", "outcome", "source"].map(|field| &line["fields"][field]));
+    let told = ["per-user", "denied", "store"].map(|word| json!(word));
+    let expected = [json!("denied-ad-hoc"), serde_json::Value::Null];
+    assert_eq!(lines.collect::<Vec<_>>(), expected.each_ref().map(|domain| [domain, &told[0], &told[1], &told[2]]));
+    assert!(!log.contains(SUBJECT), "{log}");
+
+    let spans = std::iter::from_fn(|| queue.try_recv().ok());
+    let spans = spans.map(|span| (span.domain.is_some(), span.outcome.name(), span.binding_policy.unwrap()));
+    let span = |by_policy, outcome| (by_policy, outcome, Box::from("per-user"));
+    let expected = [span(true, "allowed"), span(false, "allowed"), span(true, "denied"), span(false, "denied")];
+    assert_eq!(spans.collect::<Vec<_>>(), expected);
+
+    let page = crate::metrics::Sources { app: &app, reloads: &Default::default(), listeners: &[] }.render();
+    for outcome in ["allowed", "denied"] {
+        let line = format!("tallygate_calls_total{{api=\"http\",outcome=\"{outcome}\"}} 2\n");
+        assert!(page.contains(&line), "{line}{page}");
+    }
 }
 
 #[tokio::test]

@@ -9,7 +9,7 @@ use tokio::sync::mpsc;
 
 use super::{SampleRatio, TraceParent, wall_clock};
 use crate::decision_event::{Api, CallOutcome, DecisionEvent};
-use crate::question::Verb;
+use tallygate::Verb;
 
 /// Traces decisions. Clones share one queue.
 #[derive(Debug, Clone)]

@@ -79,6 +79,25 @@ fn a_question_may_bring_its_limit_along() {
     assert_eq!(peek["remaining"], 3);
 }
 
+/// A peek by policy was answered as if it cost one unit, whatever it said.
+#[test]
+fn a_peek_is_answered_as_a_check_of_the_same_cost_would_be() {
+    let server = Served::with(POLICIES);
+    server.check("42");
+    let by_policy = |cost: u64| json!({"domain": "api", "descriptors": [{"user": "42"}], "cost": cost});
+    let ad_hoc = |cost: u64| json!({"key": "user:42", "limit": "3/min sliding_log", "cost": cost});
+    server.post("/v1/check", &ad_hoc(1));
+    for ask in [&by_policy as &dyn Fn(u64) -> Value, &ad_hoc] {
+        let peeked = [2, 3].map(|cost| server.post("/v1/peek", &ask(cost)));
+        let told = peeked.each_ref().map(|answer| (answer.status, body(answer)["remaining"].clone()));
+        assert_eq!(told, [(200, json!(2)), (429, json!(2))]);
+        assert!(peeked[1].header("retry-after").is_some(), "{}", peeked[1].text());
+        // More than there can ever be is refused as it would be by a check.
+        assert_eq!(server.post("/v1/peek", &ask(4)).status, 400);
+        assert_eq!(server.post("/v1/check", &ask(2)).status, 200, "nothing was charged");
+    }
+}
+
 #[test]
 fn refunds_go_back_to_every_policy_that_was_charged() {
     let server = Served::with(POLICIES);
@@ -172,7 +191,7 @@ fn counters_count() {
 
 #[test]
 fn limits_are_told_in_the_dialect_that_was_chosen() {
-    for dialect in Dialect::ALL {
+    for &dialect in Dialect::ALL {
         let server = Served::start(POLICIES, |settings| settings.dialect = dialect);
         let names: Vec<String> = server.check("42").headers.into_iter().map(|(name, _)| name.to_lowercase()).collect();
         let has = |name: &str| names.iter().any(|other| other == name);

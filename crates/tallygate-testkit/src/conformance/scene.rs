@@ -5,7 +5,7 @@ use std::fmt::Display;
 use std::sync::Mutex;
 use std::time::Duration;
 
-use tallygate::{Algorithm, Check, CheckError, Cost, Decision, Key, Limit, Status, Timestamp};
+use tallygate::{Algorithm, Check, CheckError, Cost, Decision, Key, Limit, Receipt, Status, Timestamp};
 
 use super::Rig;
 use crate::random::Random;
@@ -98,7 +98,10 @@ impl<R: Rig> Scene<'_, R> {
     pub(super) async fn refund(&self, subject: &str, units: u64, charged_at: Option<u64>) -> u64 {
         let subject = self.subject(subject);
         let charged_at = charged_at.map(Timestamp::from_micros);
-        let given = self.rig.limiter().refund(self.on(&subject, units), charged_at).await;
+        let given = {
+            let check = self.on(&subject, units);
+            self.rig.limiter().refund(Receipt::new(check, check.cost, charged_at)).await
+        };
         self.tell(format_args!("refund {subject} {units} charged at {charged_at:?}: {given:?}"));
         given.unwrap_or_else(|error| self.fail(error))
     }

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use tallygate::{Check, CheckError, Cost, Decision, Key, Limit, Limiter, Source, Status, Store, Timestamp};
+use tallygate::{Check, CheckError, Cost, Decision, Excess, Key, Limit, Mode, Source, Status, Store, Timestamp, Verb};
 
 /// A check that owns its parts.
 #[derive(Debug, Clone)]
@@ -11,103 +11,99 @@ pub(super) struct Ask {
     pub(super) subject: String,
     pub(super) limit: Limit,
     pub(super) cost: Cost,
+    pub(super) mode: Mode,
+    pub(super) excess: Excess,
+    /// Whether a cost above the capacity is cut to it, and denied for good, or is a mistake.
+    pub(super) cut: bool,
+    pub(super) charged_at: Option<Timestamp>,
 }
 
 #[derive(Debug, Clone)]
-pub(super) enum Call {
-    Check(Vec<Ask>),
-    Peek(Vec<Ask>),
-    Refund(Ask, Option<Timestamp>),
-    Reset(Ask),
+pub(super) struct Call {
+    pub(super) verb: Verb,
+    pub(super) asks: Vec<Ask>,
 }
 
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Answer {
-    Decided { statuses: Vec<Status>, source: Source, at: Timestamp },
-    GivenBack(u64),
-    Forgotten(bool),
+    Decided { allowed: bool, statuses: Vec<Status>, source: Source, at: Timestamp },
     Failed(CheckError),
 }
 
 impl Ask {
-    fn check(&self) -> Check<'_> {
+    pub(super) fn check(&self) -> Check<'_> {
         let key = Key::new(&self.policy, &self.subject).expect("short names");
-        Check::new(key, &self.limit).cost(self.cost)
+        let check = Check::new(key, &self.limit).cost(self.cost).with_mode(self.mode).with_excess(self.excess);
+        let check = check.with_charged_at(self.charged_at);
+        if self.cut { check.within_capacity() } else { check }
     }
 }
 
-fn checks(asks: &[Ask]) -> Vec<Check<'_>> {
-    asks.iter().map(Ask::check).collect()
-}
-
 impl Call {
-    pub(super) async fn ask<S: Store>(&self, limiter: &Limiter<S>) -> Answer {
-        let answer = match self {
-            Self::Check(asks) => limiter.check_all(&checks(asks)).await.map(Answer::from),
-            Self::Peek(asks) => limiter.peek(&checks(asks)).await.map(Answer::from),
-            Self::Refund(ask, charged_at) => limiter.refund(ask.check(), *charged_at).await.map(Answer::GivenBack),
-            Self::Reset(ask) => limiter.reset(ask.check()).await.map(Answer::Forgotten),
+    pub(super) async fn ask<S: Store>(&self, store: &S) -> Answer {
+        let checks: Vec<Check<'_>> = self.asks.iter().map(Ask::check).collect();
+        let answer = match tallygate::Call::new(self.verb, &checks) {
+            Ok(call) => call.ask(store).await.map_err(CheckError::from),
+            Err(invalid) => Err(invalid.into()),
         };
-        answer.unwrap_or_else(Answer::Failed)
+        answer.map_or_else(Answer::Failed, Answer::from)
     }
 }
 
 impl From<Decision> for Answer {
     fn from(decision: Decision) -> Self {
-        let statuses = decision.statuses().to_vec();
-        Self::Decided { statuses, source: decision.source(), at: decision.decided_at() }
+        let (allowed, statuses) = (decision.allowed(), decision.statuses().to_vec());
+        Self::Decided { allowed, statuses, source: decision.source(), at: decision.decided_at() }
     }
 }
 
 impl Answer {
-    /// Whether a state that was reset was still there, spent, is a store's own affair.
-    pub(super) fn is_like(&self, other: &Self) -> bool {
-        matches!((self, other), (Self::Forgotten(_), Self::Forgotten(_))) || self == other
+    /// Whether a state that was reset was still there, spent, is left to the store.
+    pub(super) fn is_like(&self, other: &Self, verb: Verb) -> bool {
+        match (self, other) {
+            (Self::Decided { .. }, Self::Decided { .. }) if verb == Verb::Reset => true,
+            _ => self == other,
+        }
     }
 
     pub(super) fn denied(&self) -> bool {
-        matches!(self, Self::Decided { statuses, .. } if !statuses.iter().all(Status::allowed))
+        matches!(self, Self::Decided { allowed: false, .. })
     }
 }
 
 impl fmt::Display for Ask {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} of {}/{} ({})", self.cost, self.policy, self.subject, self.limit)
+        let Self { policy, subject, limit, cost, mode, excess, .. } = self;
+        write!(f, "{cost} of {policy}/{subject} ({limit}, {mode}, {excess})")?;
+        self.charged_at.map_or(Ok(()), |at| write!(f, " charged at {at}"))
     }
 }
 
 impl fmt::Display for Call {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let all = |asks: &[Ask]| asks.iter().map(Ask::to_string).collect::<Vec<_>>().join(" and ");
-        match self {
-            Self::Check(asks) => write!(f, "check {}", all(asks)),
-            Self::Peek(asks) => write!(f, "peek {}", all(asks)),
-            Self::Refund(ask, None) => write!(f, "refund {ask}"),
-            Self::Refund(ask, Some(charged_at)) => write!(f, "refund {ask} charged at {charged_at}"),
-            Self::Reset(ask) => write!(f, "reset {ask}"),
-        }
+        let asks: Vec<String> = self.asks.iter().map(Ask::to_string).collect();
+        write!(f, "{} {}", self.verb.name(), asks.join(" and "))
     }
 }
 
 impl fmt::Display for Answer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Decided { statuses, source, at } => {
-                write!(f, "{} at {at}:", source.name())?;
+            Self::Decided { allowed, statuses, source, at } => {
+                write!(f, "{} by {} at {at}:", if *allowed { "allowed" } else { "denied" }, source.name())?;
                 for status in statuses {
                     let word = if status.allowed() { "allowed" } else { "denied" };
                     let (wait, reset) = (status.retry_after().map(|wait| wait.as_micros()), status.reset_after());
                     write!(
                         f,
-                        " {word} remaining {} retry {wait:?} reset {} µs",
+                        " {word} remaining {} retry {wait:?} reset {} µs units {}",
                         status.remaining(),
-                        reset.as_micros()
+                        reset.as_micros(),
+                        status.units()
                     )?;
                 }
                 Ok(())
             }
-            Self::GivenBack(units) => write!(f, "given back {units}"),
-            Self::Forgotten(found) => write!(f, "forgotten {found}"),
             Self::Failed(error) => write!(f, "error: {error}"),
         }
     }

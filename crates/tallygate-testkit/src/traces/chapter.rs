@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use tallygate::{Algorithm, Cost, Limit, Status, Timestamp};
+use tallygate::{Algorithm, Cost, Excess, Limit, Mode, Timestamp, Verb};
 
 use super::call::{Answer, Ask, Call};
 use crate::random::Random;
@@ -57,6 +57,19 @@ impl Chapter {
         self.policies.iter().map(|(policy, limit)| format!("{policy}: {limit}, {:?}", limit.numbers())).collect()
     }
 
+    /// Every state of the chapter.
+    pub(super) fn all(&self) -> Vec<Ask> {
+        let (mode, excess, cost) = (Mode::Enforce, Excess::Refuse, Cost::ONE);
+        let subjects = (0..SUBJECTS).map(|subject| format!("s{subject}"));
+        let asks = subjects.flat_map(|subject| {
+            self.policies.iter().map(move |(policy, limit)| {
+                let (policy, limit, subject) = (policy.clone(), limit.clone(), subject.clone());
+                Ask { policy, subject, limit, cost, mode, excess, cut: false, charged_at: None }
+            })
+        });
+        asks.collect()
+    }
+
     pub(super) fn next(&mut self, random: &mut Random) -> Call {
         if random.chance(3) {
             let at = random.pick(&[0, 0, 1, 2, 3]);
@@ -67,8 +80,8 @@ impl Chapter {
         let ask = self.ask(random, policy, &subject);
         self.move_clock(random, &ask);
         match random.between(0, 99) {
-            0..=54 => Call::Check(vec![ask]),
-            55..=69 => {
+            0..=49 => call(Verb::Check, vec![ask]),
+            50..=69 => {
                 // In any order: it must not matter which of the checks is denied.
                 let first = random.between(0, 3);
                 let count = random.between(2, 4);
@@ -77,32 +90,41 @@ impl Chapter {
                 if random.chance(5) {
                     asks[0].limit = zero(&asks[0].limit);
                 }
-                if random.chance(20) { Call::Peek(asks) } else { Call::Check(asks) }
+                // Half of them are of policies that all enforce, as the calls of a limiter are.
+                if random.chance(50) {
+                    for ask in &mut asks {
+                        ask.mode = random.pick(Mode::ALL);
+                        ask.excess = random.pick(Excess::ALL);
+                    }
+                }
+                call(if random.chance(20) { Verb::Peek } else { Verb::Check }, asks)
             }
-            70..=79 => Call::Peek(vec![ask]),
+            70..=76 => call(Verb::Peek, vec![ask]),
+            77..=79 => call(Verb::Check, vec![Ask { excess: Excess::Drain, ..ask }]),
             80..=91 => self.refund(random, ask),
-            92..=94 => Call::Reset(ask),
-            95..=96 => Call::Check(vec![Ask { limit: zero(&ask.limit), ..ask }]),
+            92..=94 => call(Verb::Reset, vec![ask]),
+            95..=96 => call(Verb::Check, vec![Ask { limit: zero(&ask.limit), ..ask }]),
             97..=98 => {
                 let above = Cost::new(ask.limit.capacity() + 1).unwrap_or(ask.cost);
-                Call::Check(vec![Ask { cost: above, ..ask }])
+                let (cut, excess) = (random.chance(70), random.pick(Excess::ALL));
+                call(Verb::Check, vec![Ask { cost: above, cut, excess, ..ask }])
             }
-            _ => Call::Check(vec![ask.clone(), ask]),
+            _ => call(Verb::Check, vec![ask.clone(), ask]),
         }
     }
 
     /// Remembers what a call was answered, to aim the next ones.
     pub(super) fn learn(&mut self, call: &Call, answer: &Answer) {
-        let (Call::Check(asks) | Call::Peek(asks), Answer::Decided { statuses, .. }) = (call, answer) else {
+        let Answer::Decided { statuses, .. } = answer else { return };
+        if !matches!(call.verb, Verb::Check | Verb::Peek) {
             return;
-        };
-        let charged = matches!(call, Call::Check(_)) && statuses.iter().all(Status::allowed);
-        for (ask, status) in asks.iter().zip(statuses).filter(|(ask, _)| ask.limit.amount() > 0) {
+        }
+        for (ask, status) in call.asks.iter().zip(statuses).filter(|(ask, _)| ask.limit.amount() > 0) {
             let known = self.known.entry((ask.policy.clone(), ask.subject.clone())).or_default();
             known.remaining = Some(status.remaining());
             known.retry_at = self.now + micros(status.retry_after().unwrap_or_default());
             known.reset_at = self.now + micros(status.reset_after());
-            if charged {
+            if status.units() > 0 {
                 known.charged_at = self.now;
             }
         }
@@ -112,7 +134,8 @@ impl Chapter {
         let (policy, limit) = self.policies[policy].clone();
         let known = self.known.get(&(policy.clone(), subject.to_owned())).copied().unwrap_or_default();
         let cost = random.cost(&limit, known.remaining.unwrap_or(limit.capacity()));
-        Ask { policy, subject: subject.to_owned(), limit, cost }
+        let (mode, excess) = (Mode::Enforce, Excess::Refuse);
+        Ask { policy, subject: subject.to_owned(), limit, cost, mode, excess, cut: false, charged_at: None }
     }
 
     fn refund(&self, random: &mut Random, ask: Ask) -> Call {
@@ -124,7 +147,7 @@ impl Chapter {
         };
         let units = random.spread(1, (2 * ask.limit.capacity()).min(Limit::MAX_AMOUNT));
         let cost = if random.chance(50) { ask.cost } else { Cost::new(units).expect("in range") };
-        Call::Refund(Ask { cost, ..ask }, charged_at.map(Timestamp::from_micros))
+        call(Verb::Refund, vec![Ask { cost, charged_at: charged_at.map(Timestamp::from_micros), ..ask }])
     }
 
     fn move_clock(&mut self, random: &mut Random, ask: &Ask) {
@@ -162,6 +185,10 @@ impl Chapter {
         self.flaps_to = random.chance(50).then_some(self.now);
         to
     }
+}
+
+fn call(verb: Verb, asks: Vec<Ask>) -> Call {
+    Call { verb, asks }
 }
 
 fn zero(limit: &Limit) -> Limit {

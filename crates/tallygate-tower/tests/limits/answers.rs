@@ -89,7 +89,7 @@ async fn preflights_pass_unless_they_are_asked_to_count() {
 /// A layer outside wrote what it had left over what the one inside had refused with.
 #[tokio::test]
 async fn a_refusal_keeps_its_headers_and_its_verdict_on_the_way_out() {
-    for dialect in Dialect::ALL {
+    for &dialect in Dialect::ALL {
         for shared in [false, true] {
             let inner = RateLimit::new().rule(Rule::new("inner", "1/min".parse().unwrap())).headers(dialect);
             let outer = RateLimit::new().rule(Rule::new("outer", "50/min".parse().unwrap())).headers(dialect);

@@ -55,7 +55,7 @@ async fn a_header_is_the_same_however_it_is_written() {
     let store = Arc::new(MemoryStore::new());
     let key = || Request::builder().header("x-api-key", "k").body(()).unwrap();
     for (name, status) in [("x-api-key", 200), ("X-Api-Key", 429)] {
-        let layer = layer(Caller::header(name)).shared_store(Arc::clone(&store));
+        let layer = layer(Caller::header(name)).store(Arc::clone(&store));
         assert_eq!(statuses(&layer, vec![key()]).await, [status]);
     }
 }

@@ -44,11 +44,11 @@ async fn what_was_not_charged_is_not_given_back() {
     let mut left = Vec::new();
     for path in ["/200", "/500", "/500"] {
         let verdict = verdict(&layer, from("192.0.2.1", path)).await;
-        let of = |ruling: &Ruling| (ruling.status().remaining(), ruling.given_back());
+        let of = |ruling: &Ruling| (ruling.status().remaining(), ruling.charged());
         left.push([0, 1].map(|at| of(&verdict.rulings()[at])));
     }
     // What layers outside see is what is so once units were given back, as the headers say.
-    assert_eq!(left, [[(0, 0), (8, 0)], [(0, 0), (8, 1)], [(0, 0), (8, 1)]]);
+    assert_eq!(left, [[(0, 1), (8, 1)], [(0, 0), (8, 0)], [(0, 0), (8, 0)]]);
 }
 
 #[tokio::test]

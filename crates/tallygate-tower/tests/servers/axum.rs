@@ -8,7 +8,7 @@ use axum::extract::Extension;
 use axum::http::StatusCode;
 use axum::routing::get;
 use axum::{Router, serve};
-use tallygate::{Check, Descriptor, Key, Store, Verdict};
+use tallygate::{Check, Descriptor, Key, Limiter, Verdict};
 use tallygate_redis::RedisStore;
 use tallygate_testkit::http::{Client, Response, request};
 use tallygate_testkit::{FaultProxy, Mode, Server};
@@ -148,9 +148,9 @@ async fn headers_tell_what_is_left_once_units_are_given_back() {
 }
 
 /// Waits until the store answers, or until it does not.
-async fn until(store: &RedisStore, answers: bool) {
-    let any = limit("1/h");
-    while store.peek(&[Check::new(Key::new("any", "any").unwrap(), &any)]).await.is_ok() != answers {
+async fn until(store: &Arc<RedisStore>, answers: bool) {
+    let (limiter, any) = (Limiter::over(Arc::clone(store)), limit("1/h"));
+    while limiter.peek(&[Check::new(Key::new("any", "any").unwrap(), &any)]).await.is_ok() != answers {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }
@@ -162,7 +162,7 @@ async fn what_the_store_did_not_charge_it_does_not_give_back() {
     let store = RedisStore::builder(&proxy.url()).deadline(Duration::from_secs(1)).connect().await.unwrap();
     let store = Arc::new(store);
     let (back, asked_store) = (Arc::clone(&proxy), Arc::clone(&store));
-    let failures = RateLimit::per_client(limit("3/h")).count_failures().shared_store(Arc::clone(&store));
+    let failures = RateLimit::per_client(limit("3/h")).count_failures().store(Arc::clone(&store));
     let right = move || async move {
         // The store is there again by the time of the response.
         back.set(Mode::Pass);

@@ -1,7 +1,8 @@
 //! Counts per window, aligned to the epoch or started by the first call. Twin: `tallygate-redis/lua/fixed_window.lua`.
 
-use super::{Algorithm, State};
-use crate::limit::{Limit, Numbers};
+use super::{Algorithm, EncodedState, State};
+use crate::history::{Admitted, Span, one_window};
+use crate::limit::{Limit, LimitError, Numbers};
 
 /// What was used in the window that began at `start`.
 #[derive(Debug, Clone)]
@@ -29,10 +30,24 @@ impl FixedWindow {
 }
 
 impl State for FixedWindow {
+    fn complete(plain: Numbers) -> Result<Numbers, LimitError> {
+        Ok(plain)
+    }
+
+    fn script_numbers(n: &Numbers) -> Vec<u64> {
+        vec![n.amount, n.window, u64::from(aligned(n))]
+    }
+
+    fn worst_spans(n: &Numbers, calls: &[Admitted]) -> Vec<Span> {
+        let goes_on = |at: u64, start: u64| !aligned(n) && at - start < n.window;
+        one_window(n, calls, |at, start| start.filter(|start| goes_on(at, *start)).unwrap_or(window_of(n, at)))
+    }
+
     fn fresh(limit: &Limit, now: u64) -> Self {
         Self { start: window_of(limit.numbers(), now), used: 0, limit: limit.clone() }
     }
 
+    #[inline(always)]
     fn fits(&self, limit: &Limit, now: u64) -> bool {
         let n = limit.numbers();
         let same = n.window == self.limit.numbers().window && (!aligned(n) || self.start.is_multiple_of(n.window));
@@ -44,11 +59,13 @@ impl State for FixedWindow {
         *self = Self { used: used.min(limit.numbers().amount), ..Self::fresh(limit, now) };
     }
 
+    #[inline(always)]
     fn free(&self, limit: &Limit, now: u64) -> u64 {
         let n = limit.numbers();
         n.amount.saturating_sub(self.current(n, now).1)
     }
 
+    #[inline(always)]
     fn charge(&mut self, limit: &Limit, now: u64, cost: u64) {
         let (start, used) = self.current(limit.numbers(), now);
         (self.start, self.used) = (start, used + cost);
@@ -63,11 +80,13 @@ impl State for FixedWindow {
         given
     }
 
+    #[inline(always)]
     fn retry_at(&self, limit: &Limit, now: u64, _cost: u64) -> u64 {
         let n = limit.numbers();
         self.current(n, now).0 + n.window
     }
 
+    #[inline(always)]
     fn reset_at(&self, limit: &Limit, now: u64) -> u64 {
         let n = limit.numbers();
         match self.current(n, now) {
@@ -76,7 +95,11 @@ impl State for FixedWindow {
         }
     }
 
+    #[inline(always)]
     fn limit(&self) -> &Limit {
         &self.limit
+    }
+    fn encode(&self) -> EncodedState {
+        EncodedState::doubles(&[self.start, self.used, self.limit.numbers().window])
     }
 }

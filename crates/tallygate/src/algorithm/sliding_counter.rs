@@ -1,7 +1,8 @@
 //! Two windows, the previous one weighted by what is left of it. Twin: `tallygate-redis/lua/sliding_counter.lua`.
 
-use super::State;
-use crate::limit::{Limit, Numbers};
+use super::{EncodedState, State};
+use crate::history::{Admitted, Rule, Span, any_window, estimate};
+use crate::limit::{Limit, LimitError, Numbers};
 
 /// What was used in the window that began at `start` and in the one before it.
 #[derive(Debug, Clone)]
@@ -41,10 +42,26 @@ impl SlidingCounter {
 }
 
 impl State for SlidingCounter {
+    fn complete(plain: Numbers) -> Result<Numbers, LimitError> {
+        let tick = Numbers::finest_tick(plain.window, |tick| Numbers::fits(plain.amount, plain.window / tick));
+        Ok(Numbers { tick, full: 2 * plain.window, ..plain })
+    }
+
+    fn script_numbers(n: &Numbers) -> Vec<u64> {
+        vec![n.amount, n.window, n.tick]
+    }
+
+    fn worst_spans(n: &Numbers, calls: &[Admitted]) -> Vec<Span> {
+        let mut spans = estimate(n, calls);
+        spans.extend(any_window(n, calls, Rule::UnderTwice, (2 * n.amount).saturating_sub(1)));
+        spans
+    }
+
     fn fresh(limit: &Limit, now: u64) -> Self {
         Self { start: now - now % limit.numbers().window, previous: 0, current: 0, limit: limit.clone() }
     }
 
+    #[inline(always)]
     fn fits(&self, limit: &Limit, now: u64) -> bool {
         let (n, old) = (limit.numbers(), self.limit.numbers());
         let same = (n.tick, n.window) == (old.tick, old.window);
@@ -57,11 +74,13 @@ impl State for SlidingCounter {
         *self = Self { current: used.min(limit.numbers().amount), ..Self::fresh(limit, now) };
     }
 
+    #[inline(always)]
     fn free(&self, limit: &Limit, now: u64) -> u64 {
         let n = limit.numbers();
         (n.amount * n.ticks()).saturating_sub(self.view(n, now).load(n)) / n.ticks()
     }
 
+    #[inline(always)]
     fn charge(&mut self, limit: &Limit, now: u64, cost: u64) {
         let view = self.view(limit.numbers(), now);
         (self.start, self.previous, self.current) = (view.start, view.previous, view.current + cost);
@@ -86,6 +105,7 @@ impl State for SlidingCounter {
         given
     }
 
+    #[inline(always)]
     fn retry_at(&self, limit: &Limit, now: u64, cost: u64) -> u64 {
         let n = limit.numbers();
         let view = self.view(n, now);
@@ -98,6 +118,7 @@ impl State for SlidingCounter {
         start + (n.ticks() - room * n.ticks() / older) * n.tick
     }
 
+    #[inline(always)]
     fn reset_at(&self, limit: &Limit, now: u64) -> u64 {
         let n = limit.numbers();
         match self.view(n, now) {
@@ -107,7 +128,12 @@ impl State for SlidingCounter {
         }
     }
 
+    #[inline(always)]
     fn limit(&self) -> &Limit {
         &self.limit
+    }
+    fn encode(&self) -> EncodedState {
+        let n = self.limit.numbers();
+        EncodedState::doubles(&[self.start, self.previous, self.current, n.window, n.tick])
     }
 }

@@ -5,8 +5,9 @@
 
 use std::collections::VecDeque;
 
-use super::State;
-use crate::limit::{Limit, Numbers};
+use super::{EncodedState, State, VERSION};
+use crate::history::{Admitted, Rule, Span, any_window};
+use crate::limit::{Limit, LimitError, Numbers};
 
 /// The admitted calls, oldest first.
 #[derive(Debug, Clone)]
@@ -65,6 +66,18 @@ impl SlidingLog {
 }
 
 impl State for SlidingLog {
+    fn complete(plain: Numbers) -> Result<Numbers, LimitError> {
+        Ok(plain)
+    }
+
+    fn script_numbers(n: &Numbers) -> Vec<u64> {
+        vec![n.amount, n.window]
+    }
+
+    fn worst_spans(n: &Numbers, calls: &[Admitted]) -> Vec<Span> {
+        any_window(n, calls, Rule::AnyWindow, n.amount)
+    }
+
     fn fresh(limit: &Limit, _now: u64) -> Self {
         Self { calls: VecDeque::new(), limit: limit.clone() }
     }
@@ -160,5 +173,16 @@ impl State for SlidingLog {
 
     fn limit(&self) -> &Limit {
         &self.limit
+    }
+    /// Big-endian, so that the members of one instant are in the order of their sums.
+    fn encode(&self) -> EncodedState {
+        let window = self.limit.numbers().window / 1000;
+        let member = |call: &Call| {
+            let units = units_between(call.before, call.sum);
+            let parts = [(call.at, 7), (call.before, 7), (units, 4), (window, 5), (u64::from(VERSION), 1)];
+            let bytes = parts.iter().flat_map(|&(number, bytes)| number.to_be_bytes().into_iter().skip(8 - bytes));
+            (call.at, bytes.collect())
+        };
+        EncodedState::SortedSet(self.calls.iter().map(member).collect())
     }
 }

@@ -2,8 +2,12 @@
 
 use std::collections::VecDeque;
 
-use super::State;
-use crate::limit::{Limit, Numbers};
+use super::{EncodedState, State, VERSION, double};
+use crate::history::{Admitted, Rule, Span, any_window};
+use crate::limit::{Limit, LimitError, Numbers};
+
+const MOST_SLOTS: u64 = 60;
+const LEAST_SLOTS: u64 = 10;
 
 /// What was used in each sub-window that saw a call, oldest first.
 #[derive(Debug, Clone)]
@@ -41,6 +45,21 @@ impl SlidingWindow {
 }
 
 impl State for SlidingWindow {
+    /// One sub-window per second, at least ten and at most sixty, and in any case a whole number of microseconds.
+    fn complete(plain: Numbers) -> Result<Numbers, LimitError> {
+        let wanted = (plain.window / 1_000_000).clamp(LEAST_SLOTS, MOST_SLOTS);
+        let slots = (1..=wanted).rev().find(|&slots| plain.window.is_multiple_of(slots)).unwrap_or(1);
+        Ok(Numbers { slots, full: plain.window + plain.window / slots, ..plain })
+    }
+
+    fn script_numbers(n: &Numbers) -> Vec<u64> {
+        vec![n.amount, n.window, n.slots]
+    }
+
+    fn worst_spans(n: &Numbers, calls: &[Admitted]) -> Vec<Span> {
+        any_window(n, calls, Rule::AnyWindow, n.amount)
+    }
+
     fn fresh(limit: &Limit, _now: u64) -> Self {
         Self { used: VecDeque::new(), limit: limit.clone() }
     }
@@ -118,5 +137,19 @@ impl State for SlidingWindow {
 
     fn limit(&self) -> &Limit {
         &self.limit
+    }
+    fn encode(&self) -> EncodedState {
+        let n = self.limit.numbers();
+        let low_byte = |number: u64| number.to_le_bytes()[0];
+        let newest = self.used.back().map_or(0, |newest| newest.index);
+        let mut packed = vec![VERSION];
+        packed.extend_from_slice(&double(n.window));
+        packed.push(low_byte(n.slots));
+        packed.extend_from_slice(&double(newest));
+        for slot in &self.used {
+            packed.push(low_byte(slot.index));
+            packed.extend_from_slice(&slot.units.to_le_bytes()[..4]);
+        }
+        EncodedState::Packed(packed)
     }
 }

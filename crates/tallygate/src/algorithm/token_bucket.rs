@@ -1,7 +1,8 @@
 //! Refills evenly, holds at most the burst. Twin: `tallygate-redis/lua/token_bucket.lua`.
 
-use super::State;
-use crate::limit::{Limit, Numbers};
+use super::{EncodedState, State};
+use crate::history::{Admitted, Span, refill};
+use crate::limit::{Limit, LimitError, Numbers};
 
 /// What is missing from the bucket, in parts, as of `at`.
 #[derive(Debug, Clone)]
@@ -13,12 +14,12 @@ pub(crate) struct TokenBucket {
 
 impl TokenBucket {
     /// The last tick at or before `now`, unless the state is already later.
-    #[inline]
+    #[inline(always)]
     fn held(&self, n: &Numbers, now: u64) -> u64 {
         n.tick_of(now).max(self.at)
     }
 
-    #[inline]
+    #[inline(always)]
     fn used_at(&self, n: &Numbers, held: u64) -> u64 {
         let ticks = n.ticks_in(held - self.at);
         self.used.saturating_sub(ticks.saturating_mul(n.refill))
@@ -34,12 +35,41 @@ fn convert(rest: u64, old_unit: u64, unit: u64) -> u64 {
     }
 }
 
+fn gcd(mut a: u64, mut b: u64) -> u64 {
+    while b != 0 {
+        (a, b) = (b, a % b);
+    }
+    a
+}
+
 impl State for TokenBucket {
+    fn complete(plain: Numbers) -> Result<Numbers, LimitError> {
+        let (amount, capacity, window) = (plain.amount, plain.capacity, plain.window);
+        let largest = u128::from(Numbers::LONGEST_REFILL) * u128::from(amount) / u128::from(window);
+        if u128::from(capacity) > largest {
+            let largest = u64::try_from(largest).unwrap_or(u64::MAX);
+            return Err(LimitError::SlowBurst { burst: capacity, largest });
+        }
+        let unit = |tick: u64| (window / tick) / gcd(amount, window / tick);
+        let tick = Numbers::finest_tick(window, |tick| Numbers::fits(capacity, unit(tick)));
+        let unit = unit(tick);
+        let refill = amount / gcd(amount, window / tick);
+        Ok(Numbers { tick, refill, unit, full: (capacity * unit).div_ceil(refill) * tick, ..plain })
+    }
+
+    fn script_numbers(n: &Numbers) -> Vec<u64> {
+        vec![n.capacity, n.tick, n.refill, n.unit]
+    }
+
+    fn worst_spans(n: &Numbers, calls: &[Admitted]) -> Vec<Span> {
+        refill(n, calls)
+    }
+
     fn fresh(limit: &Limit, now: u64) -> Self {
         Self { at: limit.numbers().tick_of(now), used: 0, limit: limit.clone() }
     }
 
-    #[inline]
+    #[inline(always)]
     fn fits(&self, limit: &Limit, now: u64) -> bool {
         let (n, old) = (limit.numbers(), self.limit.numbers());
         let same = limit.is_same(&self.limit) || (n.tick, n.refill, n.unit) == (old.tick, old.refill, old.unit);
@@ -55,13 +85,13 @@ impl State for TokenBucket {
         *self = Self { used, ..Self::fresh(limit, now) };
     }
 
-    #[inline]
+    #[inline(always)]
     fn free(&self, limit: &Limit, now: u64) -> u64 {
         let n = limit.numbers();
         (n.capacity * n.unit - self.used_at(n, self.held(n, now))) / n.unit
     }
 
-    #[inline]
+    #[inline(always)]
     fn charge(&mut self, limit: &Limit, now: u64, cost: u64) {
         let n = limit.numbers();
         let held = self.held(n, now);
@@ -83,7 +113,7 @@ impl State for TokenBucket {
         given
     }
 
-    #[inline]
+    #[inline(always)]
     fn retry_at(&self, limit: &Limit, now: u64, cost: u64) -> u64 {
         let n = limit.numbers();
         let held = self.held(n, now);
@@ -91,7 +121,7 @@ impl State for TokenBucket {
         held + n.regained_after(missing)
     }
 
-    #[inline]
+    #[inline(always)]
     fn reset_at(&self, limit: &Limit, now: u64) -> u64 {
         let n = limit.numbers();
         let held = self.held(n, now);
@@ -101,8 +131,12 @@ impl State for TokenBucket {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn limit(&self) -> &Limit {
         &self.limit
+    }
+    fn encode(&self) -> EncodedState {
+        let n = self.limit.numbers();
+        EncodedState::doubles(&[self.at, self.used, n.tick, n.refill, n.unit])
     }
 }

@@ -3,7 +3,6 @@
 use std::fmt;
 
 use super::Record;
-use crate::algorithm::Algorithm;
 use crate::clock::Timestamp;
 use crate::limit::{Limit, Numbers};
 
@@ -77,10 +76,11 @@ impl fmt::Display for Span {
     }
 }
 
+/// An admitted call.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Admitted {
-    pub(super) at: u64,
-    pub(super) units: u64,
+pub(crate) struct Admitted {
+    pub(crate) at: u64,
+    pub(crate) units: u64,
 }
 
 /// Holds the admitted records, given in any order, against the bound of the limit's algorithm over every span.
@@ -92,7 +92,7 @@ pub fn bound(limit: &Limit, records: &[Record]) -> Bound {
     let mut calls: Vec<Admitted> =
         allowed.map(|record| Admitted { at: record.decided_at.as_micros(), units: record.cost }).collect();
     calls.sort_by_key(|call| call.at);
-    let spans = worst_spans(limit.numbers(), &calls);
+    let spans = limit.algorithm().worst_spans(limit.numbers(), &calls);
     Bound {
         admitted: calls.iter().map(|call| call.units).sum(),
         worst: spans.iter().copied().reduce(|a, b| if b.excess() > a.excess() { b } else { a }),
@@ -100,27 +100,10 @@ pub fn bound(limit: &Limit, records: &[Record]) -> Bound {
     }
 }
 
-/// For each call, in order of time, the worst span that ends with it, under each rule of the algorithm.
-pub(super) fn worst_spans(n: &Numbers, calls: &[Admitted]) -> Vec<Span> {
-    match n.algorithm {
-        Algorithm::TokenBucket => refill(n, calls),
-        Algorithm::FixedWindow => one_window(n, calls, |at, _| at - at % n.window),
-        Algorithm::FixedWindowFromFirstCall => {
-            one_window(n, calls, |at, start| start.filter(|start| at - start < n.window).unwrap_or(at))
-        }
-        Algorithm::SlidingWindow | Algorithm::SlidingLog => any_window(n, calls, Rule::AnyWindow, n.amount),
-        Algorithm::SlidingCounter => {
-            let mut spans = estimate(n, calls);
-            spans.extend(any_window(n, calls, Rule::UnderTwice, (2 * n.amount).saturating_sub(1)));
-            spans
-        }
-    }
-}
-
 /// A span from call i to call j is within the bound if `sum(i..=j) * unit <= capacity * unit + (tick_j - tick_i) *
 /// refill`. Told apart by call, that is `(sum(..=j) * unit - tick_j * refill) - (sum(..i) * unit - tick_i * refill) <=
 /// capacity * unit`: the worst i for any j is the one with the least second term so far.
-fn refill(n: &Numbers, calls: &[Admitted]) -> Vec<Span> {
+pub(crate) fn refill(n: &Numbers, calls: &[Admitted]) -> Vec<Span> {
     let mut least = (i128::MAX, Admitted { at: 0, units: 0 }, 0);
     let mut sum = 0_u64;
     let mut spans = Vec::with_capacity(calls.len());
@@ -140,7 +123,7 @@ fn refill(n: &Numbers, calls: &[Admitted]) -> Vec<Span> {
 }
 
 /// `start_of` tells from an instant and the start of the last window where the window of the instant starts.
-fn one_window(n: &Numbers, calls: &[Admitted], start_of: impl Fn(u64, Option<u64>) -> u64) -> Vec<Span> {
+pub(crate) fn one_window(n: &Numbers, calls: &[Admitted], start_of: impl Fn(u64, Option<u64>) -> u64) -> Vec<Span> {
     let (mut window, mut sum) = (None, 0);
     let totals = calls.iter().map(|call| {
         let start = start_of(call.at, window);
@@ -154,7 +137,7 @@ fn one_window(n: &Numbers, calls: &[Admitted], start_of: impl Fn(u64, Option<u64
 }
 
 /// The calls in `(at - window, at]` for each call.
-fn any_window(n: &Numbers, calls: &[Admitted], rule: Rule, allowed: u64) -> Vec<Span> {
+pub(crate) fn any_window(n: &Numbers, calls: &[Admitted], rule: Rule, allowed: u64) -> Vec<Span> {
     let (mut first, mut sum) = (0, 0);
     let totals = calls.iter().map(|call| {
         sum += call.units;
@@ -168,7 +151,7 @@ fn any_window(n: &Numbers, calls: &[Admitted], rule: Rule, allowed: u64) -> Vec<
 }
 
 /// The previous window weighs what is left of it, in whole ticks.
-fn estimate(n: &Numbers, calls: &[Admitted]) -> Vec<Span> {
+pub(crate) fn estimate(n: &Numbers, calls: &[Admitted]) -> Vec<Span> {
     let (mut window, mut previous, mut current) = (0, 0, 0);
     let estimates = calls.iter().map(|call| {
         let start = call.at - call.at % n.window;

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::LimitError;
-use crate::algorithm::Algorithm;
+use crate::algorithm::{Algorithm, double};
 
 /// What the twins compute with. All times are microseconds.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -26,6 +26,8 @@ pub struct Numbers {
     pub slots: u64,
     /// The longest time until nothing that was used counts any more.
     pub full: u64,
+    /// What the script of the algorithm reads of these: little-endian doubles.
+    pub packed: Box<[u8]>,
 }
 
 /// Products stay at or below this. Doubles are exact to 2^53; two bits are left free so that the sum of two products is
@@ -35,11 +37,11 @@ const MAX_PRODUCT: u64 = 1 << 51;
 const LEAST_TICKS: u64 = 1000;
 const MILLISECOND: u64 = 1000;
 const YEAR: u64 = 365 * 86_400 * 1_000_000;
-const LONGEST_REFILL: u64 = 100 * YEAR;
-const MOST_SLOTS: u64 = 60;
-const LEAST_SLOTS: u64 = 10;
 
 impl Numbers {
+    /// No empty bucket takes longer to fill.
+    pub(crate) const LONGEST_REFILL: u64 = 100 * YEAR;
+
     pub(super) fn new(
         amount: u64,
         window: Duration,
@@ -69,59 +71,31 @@ impl Numbers {
             unit: 1,
             slots: 0,
             full: micros,
+            packed: Box::default(),
         };
         // Nothing is ever computed for a limit of zero: it denies before the store.
         if amount == 0 {
             return Ok(plain);
         }
-        match algorithm {
-            Algorithm::TokenBucket => plain.token_bucket(),
-            Algorithm::FixedWindow | Algorithm::FixedWindowFromFirstCall | Algorithm::SlidingLog => Ok(plain),
-            Algorithm::SlidingWindow => Ok(plain.sliding_window()),
-            Algorithm::SlidingCounter => Ok(plain.sliding_counter()),
-        }
-    }
-
-    fn token_bucket(self) -> Result<Self, LimitError> {
-        let largest = u128::from(LONGEST_REFILL) * u128::from(self.amount) / u128::from(self.window);
-        if u128::from(self.capacity) > largest {
-            let largest = u64::try_from(largest).unwrap_or(u64::MAX);
-            return Err(LimitError::SlowBurst { burst: self.capacity, largest });
-        }
-        let unit = |tick: u64| (self.window / tick) / gcd(self.amount, self.window / tick);
-        let tick = finest_that_fits(self.window, |tick| fits(self.capacity, unit(tick)));
-        let unit = unit(tick);
-        let refill = self.amount / gcd(self.amount, self.window / tick);
-        let full = (self.capacity * unit).div_ceil(refill) * tick;
-        Ok(Self { tick, refill, unit, full, ..self })
-    }
-
-    fn sliding_counter(self) -> Self {
-        let tick = finest_that_fits(self.window, |tick| fits(self.amount, self.window / tick));
-        Self { tick, full: 2 * self.window, ..self }
-    }
-
-    /// One sub-window per second, at least ten and at most sixty, and in any case a whole number of microseconds.
-    fn sliding_window(self) -> Self {
-        let wanted = (self.window / 1_000_000).clamp(LEAST_SLOTS, MOST_SLOTS);
-        let slots = (1..=wanted).rev().find(|&slots| self.window.is_multiple_of(slots)).unwrap_or(1);
-        Self { slots, full: self.window + self.window / slots, ..self }
+        let numbers = algorithm.complete(plain)?;
+        let packed = algorithm.script_numbers(&numbers).into_iter().flat_map(double).collect();
+        Ok(Self { packed, ..numbers })
     }
 
     /// The last tick at or before `at`. The tick of nearly every limit is one, and a branch is cheaper than a division.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn tick_of(&self, at: u64) -> u64 {
         if self.tick == 1 { at } else { at - at % self.tick }
     }
 
     /// How many whole ticks `span` has.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn ticks_in(&self, span: u64) -> u64 {
         if self.tick == 1 { span } else { span / self.tick }
     }
 
     /// How long it takes to regain `parts`; most rates in lowest terms regain one part per tick.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn regained_after(&self, parts: u64) -> u64 {
         let ticks = if self.refill == 1 { parts } else { parts.div_ceil(self.refill) };
         ticks * self.tick
@@ -136,36 +110,30 @@ impl Numbers {
     pub fn slot(&self) -> u64 {
         self.window / self.slots
     }
-}
 
-fn fits(a: u64, b: u64) -> bool {
-    u128::from(a) * u128::from(b) <= u128::from(MAX_PRODUCT)
-}
-
-/// The smallest tick that divides the window and satisfies `enough`, among those made of small primes; at worst the
-/// thousandth of the window, which is whole because windows are whole milliseconds.
-fn finest_that_fits(window: u64, enough: impl Fn(u64) -> bool) -> u64 {
-    if enough(1) {
-        return 1;
+    /// Whether a product can be computed exactly.
+    pub(crate) fn fits(a: u64, b: u64) -> bool {
+        u128::from(a) * u128::from(b) <= u128::from(MAX_PRODUCT)
     }
-    let mut ticks = vec![1_u64];
-    for prime in [2, 3, 5, 7] {
-        let mut from = 0;
-        while from < ticks.len() {
-            let tick = ticks[from] * prime;
-            if window.is_multiple_of(tick) && window / tick >= LEAST_TICKS && !ticks.contains(&tick) {
-                ticks.push(tick);
-            }
-            from += 1;
+
+    /// The smallest tick that divides the window and satisfies `enough`, among those made of small primes; at worst the
+    /// thousandth of the window, which is whole because windows are whole milliseconds.
+    pub(crate) fn finest_tick(window: u64, enough: impl Fn(u64) -> bool) -> u64 {
+        if enough(1) {
+            return 1;
         }
+        let mut ticks = vec![1_u64];
+        for prime in [2, 3, 5, 7] {
+            let mut from = 0;
+            while from < ticks.len() {
+                let tick = ticks[from] * prime;
+                if window.is_multiple_of(tick) && window / tick >= LEAST_TICKS && !ticks.contains(&tick) {
+                    ticks.push(tick);
+                }
+                from += 1;
+            }
+        }
+        ticks.sort_unstable();
+        ticks.into_iter().find(|&tick| enough(tick)).unwrap_or(window / LEAST_TICKS)
     }
-    ticks.sort_unstable();
-    ticks.into_iter().find(|&tick| enough(tick)).unwrap_or(window / LEAST_TICKS)
-}
-
-fn gcd(mut a: u64, mut b: u64) -> u64 {
-    while b != 0 {
-        (a, b) = (b, a % b);
-    }
-    a
 }

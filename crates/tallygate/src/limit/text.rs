@@ -20,14 +20,31 @@ impl FromStr for Limit {
     type Err = LimitError;
 
     fn from_str(text: &str) -> Result<Self, LimitError> {
-        text.parse::<LimitBuilder>()?.build().map_err(|error| error.in_text(text))
+        Self::parse_with(text, None)
+    }
+}
+
+impl Limit {
+    /// Reads a limit that may leave its algorithm out: then it is `algorithm`.
+    ///
+    /// ```
+    /// use tallygate::{Algorithm, Limit};
+    ///
+    /// let log = Some(Algorithm::SlidingLog);
+    /// assert_eq!(Limit::parse_with("5/min", log)?.algorithm(), Algorithm::SlidingLog);
+    /// assert_eq!(Limit::parse_with("5/min fixed_window", log)?.algorithm(), Algorithm::FixedWindow);
+    /// # Ok::<(), tallygate::LimitError>(())
+    /// ```
+    pub fn parse_with(text: &str, algorithm: Option<Algorithm>) -> Result<Self, LimitError> {
+        let builder: LimitBuilder = text.parse()?;
+        let algorithm = builder.chosen_algorithm().or(algorithm).unwrap_or_default();
+        builder.algorithm(algorithm).build().map_err(|error| error.in_text(text))
     }
 }
 
 impl LimitError {
     /// The same, pointing at the place in the text that the limit was read from.
-    #[must_use]
-    pub fn in_text(self, text: &str) -> Self {
+    fn in_text(self, text: &str) -> Self {
         let place = match &self {
             Self::Syntax { .. } => return self,
             Self::TooLarge { what: "amount", .. } => text.find(|c: char| c.is_ascii_digit()),

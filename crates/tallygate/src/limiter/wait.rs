@@ -83,7 +83,6 @@ mod tests {
 
     use super::*;
     use crate::clock::{ManualClock, Timestamp};
-    use crate::store::at_once as ready;
     use crate::{Key, Limit, MemoryStore};
 
     fn limiter() -> (Limiter, ManualClock) {
@@ -91,8 +90,8 @@ mod tests {
         (Limiter::new(MemoryStore::builder().clock(clock.clone()).build()), clock)
     }
 
-    #[test]
-    fn a_turn_comes_when_the_limit_says_and_at_most_a_quarter_later() {
+    #[tokio::test]
+    async fn a_turn_comes_when_the_limit_says_and_at_most_a_quarter_later() {
         let (limiter, clock) = limiter();
         let limit: Limit = "10/s burst 1".parse().unwrap();
         let check = Check::new(Key::new("p", "s").unwrap(), &limit);
@@ -103,23 +102,23 @@ mod tests {
             std::future::ready(())
         };
         for turn in 0..10 {
-            ready(limiter.until_ready(&[check], Duration::from_secs(1), sleep)).unwrap();
+            limiter.until_ready(&[check], Duration::from_secs(1), sleep).await.unwrap();
             let due = Duration::from_millis(100) * turn;
             assert!((due..=due.mul_f64(1.25)).contains(&slept.get()), "{turn}: {:?}", slept.get());
         }
     }
 
-    #[test]
-    fn nobody_waits_for_what_comes_too_late_or_never() {
+    #[tokio::test]
+    async fn nobody_waits_for_what_comes_too_late_or_never() {
         let (limiter, _) = limiter();
         let sleep = |_| -> std::future::Ready<()> { unreachable!("there is nothing to wait for") };
         let limit: Limit = "1/h".parse().unwrap();
         let check = Check::new(Key::new("p", "s").unwrap(), &limit);
-        ready(limiter.until_ready(&[check], Duration::ZERO, sleep)).unwrap();
-        let late = ready(limiter.until_ready(&[check], Duration::from_secs(60), sleep));
+        limiter.until_ready(&[check], Duration::ZERO, sleep).await.unwrap();
+        let late = limiter.until_ready(&[check], Duration::from_secs(60), sleep).await;
         assert_eq!(late, Err(NotReady::TooLate { wait: Duration::from_secs(3600) }));
         let zero: Limit = "0/h".parse().unwrap();
         let never = Check::new(Key::new("p", "z").unwrap(), &zero);
-        assert_eq!(ready(limiter.until_ready(&[never], Duration::MAX, sleep)), Err(NotReady::Never));
+        assert_eq!(limiter.until_ready(&[never], Duration::MAX, sleep).await, Err(NotReady::Never));
     }
 }

@@ -50,6 +50,8 @@ pub struct Domain {
     name: String,
     policies: Vec<Arc<Policy>>,
     matcher: Box<dyn Matcher>,
+    /// The place of its first policy among all of its set.
+    pub(super) first: usize,
 }
 
 impl Domain {
@@ -67,7 +69,7 @@ impl Domain {
         let requested = Policy::new(Self::REQUESTED, &*name, None).expect("a domain has a name");
         let requested = requested.with_excess(Excess::Drain);
         let policies = policies.into_iter().chain([requested]).map(Arc::new).collect();
-        Self { name, policies, matcher }
+        Self { name, policies, matcher, first: 0 }
     }
 
     /// Its name.
@@ -83,6 +85,10 @@ impl Domain {
     /// What finds them.
     pub fn matcher(&self) -> &dyn Matcher {
         &*self.matcher
+    }
+
+    pub(super) fn first(&self) -> usize {
+        self.first
     }
 
     /// The place of [`Domain::REQUESTED`].

@@ -10,8 +10,8 @@ use crate::descriptor::Descriptor;
 #[derive(Debug, Default)]
 pub struct PolicySet {
     domains: Vec<Domain>,
-    /// Where each domain is, and the place of its first policy among all.
-    places: HashMap<String, (usize, usize)>,
+    /// Where each domain is.
+    places: HashMap<String, usize>,
 }
 
 /// Why policies cannot be together.
@@ -36,11 +36,11 @@ pub enum PolicySetError {
 
 impl PolicySet {
     /// These domains and no others.
-    pub fn new(domains: Vec<Domain>) -> Result<Self, PolicySetError> {
+    pub fn new(mut domains: Vec<Domain>) -> Result<Self, PolicySetError> {
         let mut places = HashMap::new();
         let mut first = 0;
-        for (at, domain) in domains.iter().enumerate() {
-            if places.insert(domain.name().to_owned(), (at, first)).is_some() {
+        for (at, domain) in domains.iter_mut().enumerate() {
+            if places.insert(domain.name().to_owned(), at).is_some() {
                 return Err(PolicySetError::SameDomain { domain: domain.name().to_owned() });
             }
             let mut names = HashSet::new();
@@ -48,6 +48,7 @@ impl PolicySet {
                 let (domain, policy) = (domain.name().to_owned(), twice.name().to_owned());
                 return Err(PolicySetError::SamePolicy { domain, policy });
             }
+            domain.first = first;
             first += domain.policies().len();
         }
         Ok(Self { domains, places })
@@ -55,7 +56,7 @@ impl PolicySet {
 
     /// The domain of this name.
     pub fn domain(&self, name: &str) -> Option<&Domain> {
-        self.places.get(name).map(|(at, _)| &self.domains[*at])
+        self.places.get(name).map(|at| &self.domains[*at])
     }
 
     /// All domains.
@@ -73,10 +74,5 @@ impl PolicySet {
         let Some(domain) = self.domain(domain) else { return Vec::new() };
         let reasons = domain.matcher().explain(descriptors).into_iter();
         reasons.map(|reason| (&domain.policies()[reason.policy], reason)).collect()
-    }
-
-    /// The domain and the place of its first policy.
-    pub(super) fn placed(&self, name: &str) -> Option<(&Domain, usize)> {
-        self.places.get(name).map(|(at, first)| (&self.domains[*at], *first))
     }
 }

@@ -2,14 +2,15 @@
 
 use std::sync::Arc;
 
-use super::{Mode, Policy, Subject};
-use crate::check::{Check, Cost};
+use super::{Action, Mode, Policy, Stores, Subject};
+use crate::call::{Call, Effect, Verb};
+use crate::check::{Check, Cost, Receipt};
 use crate::clock::Timestamp;
-use crate::decision::{Source, Status};
+use crate::decision::{Decision, Source, Status};
 use crate::few::Few;
 use crate::key::Key;
 use crate::limit::Limit;
-use crate::store::{MemoryStore, Store, StoreError};
+use crate::store::{Store, StoreError};
 
 /// The answer to a call under policies: what became of it, and one ruling for each policy that applied to a descriptor.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -41,30 +42,38 @@ pub struct Ruling {
     pub(super) subject: Subject,
     /// The limit of this caller, if it is not the policy's own.
     pub(super) own: Option<Option<Limit>>,
+    pub(super) action: Action,
     pub(super) status: Status,
     pub(super) source: Source,
-    pub(super) asked: u64,
-    pub(super) charged: u64,
-    /// When, on the clock of whoever charged it.
-    pub(super) charged_at: Option<Timestamp>,
-    pub(super) given_back: u64,
+    /// When, on the clock of the store that decided it.
+    pub(super) decided_at: Option<Timestamp>,
+}
+
+/// What rulings mean together.
+pub(super) fn outcome(rulings: &[Ruling]) -> Outcome {
+    let denied = |ruling: &&Ruling| ruling.mode() == Mode::Enforce && !ruling.status.allowed();
+    let mut refusals = rulings.iter().filter(denied).peekable();
+    if refusals.peek().is_some() {
+        let by_limit = refusals.any(|ruling| ruling.source != Source::OnErrorDeny);
+        return if by_limit { Outcome::Denied } else { Outcome::Unavailable };
+    }
+    let quotas = || rulings.iter().filter(|ruling| ruling.mode() == Mode::Quota);
+    if quotas().next().is_some() && quotas().all(|ruling| !ruling.status.allowed()) {
+        let by_limit = quotas().any(|ruling| ruling.source != Source::OnErrorDeny);
+        return if by_limit { Outcome::Denied } else { Outcome::Unavailable };
+    }
+    Outcome::Allowed
 }
 
 impl Verdict {
+    /// The verdict of a call that no policy applies to.
+    pub fn unlimited() -> Self {
+        Self { rulings: Few::Many(Vec::new()), decided_at: None, split: false, store_error: None }
+    }
+
     /// What becomes of the call.
     pub fn outcome(&self) -> Outcome {
-        let denied = |ruling: &&Ruling| ruling.policy.mode() == Mode::Enforce && !ruling.status.allowed();
-        let mut refusals = self.rulings.iter().filter(denied).peekable();
-        if refusals.peek().is_some() {
-            let by_limit = refusals.any(|ruling| ruling.source != Source::OnErrorDeny);
-            return if by_limit { Outcome::Denied } else { Outcome::Unavailable };
-        }
-        let quotas = || self.rulings.iter().filter(|ruling| ruling.policy.mode() == Mode::Quota);
-        if quotas().next().is_some() && quotas().all(|ruling| !ruling.status.allowed()) {
-            let by_limit = quotas().any(|ruling| ruling.source != Source::OnErrorDeny);
-            return if by_limit { Outcome::Denied } else { Outcome::Unavailable };
-        }
-        Outcome::Allowed
+        outcome(&self.rulings)
     }
 
     /// Whether the call may proceed.
@@ -92,33 +101,70 @@ impl Verdict {
         limits.clone().filter(binds).max_by(|a, b| a.status.tightness(&b.status)).or_else(|| limits.clone().next())
     }
 
-    /// Gives back what the call was charged, to `store` or, what was decided without it, to `local`: for those who learn only
-    /// afterwards whether it counts. Answers the verdict as it is then. What cannot be given back stays charged.
-    pub async fn give_back<S: Store>(&self, store: &S, local: &MemoryStore) -> Self {
-        let mut after = self.clone();
-        for at in 0..after.rulings.len() {
-            let ruling = &self.rulings[at];
-            let (Ok(charged), Some(limit)) = (Cost::new(ruling.charged), ruling.limit()) else { continue };
-            // One state that several descriptors met was charged once.
-            let same = |other: &Ruling| (other.place, &other.subject) == (ruling.place, &ruling.subject);
-            let given = match self.rulings[..at].iter().position(same) {
-                Some(earlier) => after.rulings[earlier].given_back,
-                None => {
-                    let key = Key::new(ruling.policy.key_name(), &ruling.subject).expect("it was a key before");
-                    let check = Check::new(key, limit).cost(charged);
-                    let given = match ruling.source {
-                        Source::OnErrorLocal => local.refund(&check, ruling.charged_at).await,
-                        _ => store.refund(&check, ruling.charged_at).await,
-                    };
-                    given.unwrap_or(0)
-                }
-            };
-            let ruling = &mut after.rulings[at];
-            ruling.given_back = given;
-            ruling.charged -= given.min(ruling.charged);
-            ruling.status = ruling.status.with_given_back(given);
+    /// Gives back what the call was charged: for those who learn only afterwards whether it counts. Answers the verdict as it
+    /// is then. What cannot be given back stays charged. Once polled, it need not be waited for.
+    pub async fn refund<S: Store>(mut self, stores: &Stores<S>) -> Self {
+        let (local, shared) = self.charged();
+        let chunks: Vec<&[usize]> = shared.chunks(Call::MAX_CHECKS).collect();
+        let receipts: Vec<_> = chunks.iter().map(|places| self.receipts(places)).collect();
+        let calls: Vec<_> = receipts.iter().map(|receipts| Call::of_distinct(Verb::Refund, receipts)).collect();
+        let answers = Call::ask_all(&calls, &stores.shared).await;
+        drop(calls);
+        drop(receipts);
+        for (places, given) in chunks.into_iter().zip(answers) {
+            self.refunded(places, given);
         }
-        after
+        self.refund_now_from(&local, &*stores.local);
+        self
+    }
+
+    /// The same at once, if the store can; otherwise false, and nothing has happened.
+    pub fn refund_now<S: Store>(&mut self, stores: &Stores<S>) -> bool {
+        let (local, shared) = self.charged();
+        self.refund_now_from(&shared, &stores.shared) && self.refund_now_from(&local, &*stores.local)
+    }
+
+    fn refund_now_from<S: Store>(&mut self, places: &[usize], store: &S) -> bool {
+        for places in places.chunks(Call::MAX_CHECKS) {
+            let receipts = self.receipts(places);
+            let given = Call::of_distinct(Verb::Refund, &receipts).ask_now(store);
+            drop(receipts);
+            let Some(given) = given else { return false };
+            self.refunded(places, given);
+        }
+        true
+    }
+
+    /// The rulings whose units were charged, each state once: by the local store, and by the shared one.
+    fn charged(&self) -> (Vec<usize>, Vec<usize>) {
+        let charged = self.distinct().filter(|&at| self.rulings[at].charged() > 0);
+        charged.partition(|&at| self.rulings[at].source == Source::OnErrorLocal)
+    }
+
+    /// The first ruling of each state.
+    fn distinct(&self) -> impl Iterator<Item = usize> {
+        let rulings = &self.rulings;
+        (0..rulings.len()).filter(|&at| !rulings[..at].iter().any(|other| other.is_same_state(&rulings[at])))
+    }
+
+    fn receipts(&self, places: &[usize]) -> Vec<Check<'_>> {
+        let receipts = places.iter().filter_map(|&at| self.rulings[at].receipt());
+        receipts.map(|receipt| receipt.check()).collect()
+    }
+
+    fn refunded(&mut self, places: &[usize], given: Result<Decision, StoreError>) {
+        let Ok(given) = given else { return };
+        for (&at, status) in places.iter().zip(given.statuses()) {
+            let known = self.rulings[at].clone();
+            for ruling in self.rulings.iter_mut().filter(|ruling| ruling.is_same_state(&known)) {
+                ruling.status = ruling.status.with_refund(status.units());
+            }
+        }
+    }
+
+    /// The rulings of distinct states, for those who add up: one state that several descriptors met was charged once.
+    pub fn states(&self) -> impl Iterator<Item = &Ruling> {
+        self.distinct().map(|at| &self.rulings[at])
     }
 
     /// The instant on the store's clock as of which it was decided, if a store was asked. A refund names it.
@@ -178,19 +224,36 @@ impl Ruling {
         self.policy.mode()
     }
 
-    /// The units that were asked for; zero for a look.
-    pub fn asked(&self) -> u64 {
-        self.asked
+    /// What was to be done.
+    pub fn action(&self) -> Action {
+        self.action
     }
 
     /// The units that were charged.
     pub fn charged(&self) -> u64 {
-        self.charged
+        if self.action.verb.effect() == Effect::Charges { self.status.units() } else { 0 }
     }
 
-    /// The units that were given back.
-    pub fn given_back(&self) -> u64 {
-        self.given_back
+    /// The units that a refund gave back.
+    pub fn refunded(&self) -> u64 {
+        if self.action.verb == Verb::Refund { self.status.units() } else { 0 }
+    }
+
+    /// The receipt of what was charged, if anything was.
+    pub fn receipt(&self) -> Option<Receipt<'_>> {
+        Some(Receipt::new(self.check()?, Cost::new(self.charged()).ok()?, self.decided_at))
+    }
+
+    /// What to ask of a store, unless nothing limits it.
+    pub(super) fn check(&self) -> Option<Check<'_>> {
+        let key = Key::new(self.policy.key_name(), &self.subject).expect("a policy and a subject make a key");
+        let check = Check::new(key, self.limit()?);
+        Some(check.cost(self.action.cost).with_charged_at(self.action.charged_at))
+    }
+
+    /// Whether both are about one state.
+    pub(super) fn is_same_state(&self, other: &Self) -> bool {
+        self.place == other.place && self.subject == other.subject
     }
 
     /// Whether the limit is nearly reached, as the policy defines it.

@@ -4,11 +4,13 @@ mod print;
 mod shard;
 mod table;
 
-use super::{Store, StoreError};
+use super::{Counters, Store, StoreError};
+use crate::algorithm::EncodedState;
+use crate::call::{Call, Taking, Verb};
 use crate::check::Check;
 use crate::clock::{Clock, Timestamp};
 use crate::counter::{CounterError, CounterName, CounterOp, CounterValue};
-use crate::decision::{Decision, Source, Statuses};
+use crate::decision::{Decision, Source, Status};
 use crate::key::Key;
 use crate::sync::{Mutex, MutexGuard};
 use print::{Factors, Print};
@@ -77,72 +79,102 @@ impl MemoryStore {
         self.len() == 0
     }
 
-    /// Charges one check if it fits, at once. The [`Limiter`](crate::Limiter) checks the question first.
-    #[inline(always)]
-    pub fn check_now(&self, check: &Check<'_>) -> Decision {
-        self.decide_one(check, Mode::Take)
+    /// The state of a check in the form in which a shared store keeps it, if there is one.
+    pub fn encoded_state(&self, check: &Check<'_>) -> Option<EncodedState> {
+        let print = self.print(&check.key);
+        lock(self.shard_of(print)).encoded(print, check.limit.algorithm())
     }
 
-    /// In line, into the function that returns the decision: each copy on its way would wait for the stores before it.
     #[inline(always)]
-    fn decide_one(&self, check: &Check<'_>, mode: Mode) -> Decision {
+    pub(crate) fn answer(&self, call: &Call<'_>) -> Decision {
+        match (call.verb(), call.checks()) {
+            // Whatever its mode, a check alone is charged if it fits.
+            (Verb::Check, [check]) if check.is_plain() && !call.is_denied() => self.charge_one(check),
+            // A copy, so that the common call need not lie in memory for the sake of this one.
+            _ => self.answer_any(&call.clone()),
+        }
+    }
+
+    /// The common call. In line, into the function that returns the decision: each copy on its way would wait for the stores
+    /// before it.
+    #[inline(always)]
+    pub(crate) fn charge_one(&self, check: &Check<'_>) -> Decision {
         let now = self.clock.now();
         let print = self.print(&check.key);
         let mut shard = lock(self.shard_of(print));
         let now = self.in_order(now, shard.latest());
         shard.decides_at(now);
-        if let Some(status) = shard.step_known(print, check, now.as_micros(), mode) {
+        if let Some(status) = shard.step_known(print, check, now.as_micros(), Mode::Take) {
             drop(shard);
-            return decision(Statuses::from(status), false, now);
+            return Decision::of_one(status, Source::Store, now);
         }
-        let step = shard.step_new(print, check, now.as_micros(), mode, 0);
+        let step = shard.step_new(print, check, now.as_micros(), Mode::Take, 0);
         drop(shard);
-        decision(Statuses::from(step.status), step.overflowed, now)
+        Decision::of_one(step.status, step.source(), now)
     }
 
-    fn decide_all(&self, checks: &[Check<'_>], mode: Mode) -> Decision {
-        if let [check] = checks {
-            return self.decide_one(check, mode);
-        }
+    #[inline(never)]
+    fn answer_any(&self, call: &Call<'_>) -> Decision {
+        let checks = call.checks();
         let prints: Vec<Print> = checks.iter().map(|check| self.print(&check.key)).collect();
-        let homes: Vec<usize> = prints.iter().map(|print| self.shard_index(*print)).collect();
         // Locked in order of their index: two calls can never wait for each other.
-        let mut order = homes.clone();
+        let mut order: Vec<usize> = prints.iter().map(|print| self.shard_index(*print)).collect();
         order.sort_unstable();
         order.dedup();
         let now = self.clock.now();
         let mut guards: Vec<MutexGuard<'_, Shard>> = order.iter().map(|&home| lock(&self.shards[home])).collect();
         let latest = guards.iter().map(|shard| shard.latest()).max().unwrap_or(now);
         let now = self.in_order(now, latest);
+        let micros = now.as_micros();
         for shard in &mut guards {
             shard.decides_at(now);
         }
-        let mut pass = |mode: Mode| -> Vec<Step> {
-            let mut steps: Vec<Step> = Vec::with_capacity(checks.len());
-            for (at, check) in checks.iter().enumerate() {
-                let guard = order.binary_search(&homes[at]).map(|at| &mut guards[at]);
-                let shard = guard.expect("every home is in the order");
-                // What is only looked at has added no key yet.
-                let earlier = if mode == Mode::Take { 0 } else { at };
-                let mut step = shard.step(prints[at], check, now.as_micros(), mode, earlier);
-                // A state must not be charged by two checks that were each weighed alone.
-                let same_state = |other: usize| {
-                    let same_table = checks[other].limit.algorithm().kind() == check.limit.algorithm().kind();
-                    steps[other].shared == step.shared && homes[other] == homes[at] && same_table
-                };
-                if step.shared.is_some() && (0..at).any(same_state) {
-                    step.status = no_room(check.limit);
+        let mut shards = Shards { order: &order, guards: &mut guards, count: self.shards.len() };
+        let mut allowed = true;
+        let steps: Vec<Step> = match call.verb() {
+            Verb::Check => {
+                let mut steps = shards.judge(checks, &prints, micros, Mode::Adopt);
+                let settlement = call.settle(|place| steps[place].status.allowed());
+                allowed = settlement.allowed();
+                for (at, check) in checks.iter().enumerate() {
+                    let fits = steps[at].status.allowed();
+                    let mode = match settlement.taking(check.mode(), check.drains(), fits) {
+                        Taking::Cost => Mode::Take,
+                        Taking::Rest if !steps[at].crowded => Mode::Drain,
+                        Taking::Rest | Taking::Nothing => continue,
+                    };
+                    steps[at] = shards.of(prints[at]).step(prints[at], check, micros, mode, 0);
                 }
-                steps.push(step);
+                steps
             }
-            steps
+            Verb::Peek => {
+                let steps = shards.judge(checks, &prints, micros, Mode::Look);
+                allowed = call.settle(|place| steps[place].status.allowed()).allowed();
+                steps
+            }
+            Verb::Refund => {
+                let mut refund = |at: usize, check: &Check<'_>| {
+                    let charged_at = check.charged_at().map_or(micros, Timestamp::as_micros);
+                    let given = shards.of(prints[at]).refund(prints[at], check, micros, charged_at);
+                    let seen = shards.of(prints[at]).step(prints[at], &check.within_capacity(), micros, Mode::Look, 0);
+                    Step { status: seen.status.into_refund(given), ..seen }
+                };
+                checks.iter().enumerate().map(|(at, check)| refund(at, check)).collect()
+            }
+            Verb::Reset => {
+                let mut reset = |at: usize, check: &Check<'_>| {
+                    let existed = shards.of(prints[at]).reset(prints[at], check.limit.algorithm());
+                    Step::of(Status::untouched(check.limit).with_units(u64::from(existed)))
+                };
+                checks.iter().enumerate().map(|(at, check)| reset(at, check)).collect()
+            }
         };
-        let mut steps = pass(if mode == Mode::Take { Mode::Adopt } else { mode });
-        if mode == Mode::Take && steps.iter().all(|step| step.status.allowed()) {
-            steps = pass(Mode::Take);
-        }
-        let overflowed = steps.iter().any(|step| step.overflowed);
-        decision(steps.into_iter().map(|step| step.status).collect(), overflowed, now)
+        let source = if steps.iter().any(|step| step.overflowed) { Source::Overflow } else { Source::Store };
+        let hopeless = |(step, check): (Step, &Check<'_>)| match check.is_hopeless() {
+            true => step.status.into_never(),
+            false => step.status,
+        };
+        Decision::new(allowed, steps.into_iter().zip(checks).map(hopeless).collect(), source, now)
     }
 
     /// The clock is read before the locks are taken, so that others wait for less; who waited longest may come last. This
@@ -177,9 +209,44 @@ impl MemoryStore {
     }
 }
 
-fn decision(statuses: Statuses, overflowed: bool, now: Timestamp) -> Decision {
-    let source = if overflowed { Source::Overflow } else { Source::Store };
-    Decision::from_statuses(statuses, source, now)
+/// The locked shards of a call.
+struct Shards<'s, 'g> {
+    /// Their indices, sorted.
+    order: &'s [usize],
+    guards: &'s mut [MutexGuard<'g, Shard>],
+    /// Of all shards.
+    count: usize,
+}
+
+impl Shards<'_, '_> {
+    /// The shard of a key.
+    fn of(&mut self, print: Print) -> &mut Shard {
+        let found = self.order.binary_search(&print.shard(self.count));
+        &mut self.guards[found.expect("every shard of the call is locked")]
+    }
+
+    /// Judges each check alone, and charges none.
+    fn judge(&mut self, checks: &[Check<'_>], prints: &[Print], now: u64, mode: Mode) -> Vec<Step> {
+        let mut steps: Vec<Step> = Vec::with_capacity(checks.len());
+        for (at, check) in checks.iter().enumerate() {
+            // Each earlier check of the call may add a key before this one does.
+            let mut step = self.of(prints[at]).step(prints[at], check, now, mode, at);
+            // A state must not be charged by two checks that were each judged alone.
+            let same_state = |other: usize| {
+                let same_table = checks[other].limit.algorithm().kind() == check.limit.algorithm().kind();
+                let same_shard = prints[other].shard(self.count) == prints[at].shard(self.count);
+                steps[other].shared == step.shared && same_shard && same_table
+            };
+            if step.shared.is_some() && (0..at).any(same_state) {
+                (step.status, step.crowded) = (no_room(check.limit), true);
+            }
+            if check.is_hopeless() {
+                step.status = step.status.into_never();
+            }
+            steps.push(step);
+        }
+        steps
+    }
 }
 
 fn lock(shard: &Padded) -> MutexGuard<'_, Shard> {
@@ -243,32 +310,17 @@ impl MemoryStoreBuilder {
 }
 
 impl Store for MemoryStore {
+    async fn call(&self, call: &Call<'_>) -> Result<Decision, StoreError> {
+        Ok(self.answer(call))
+    }
+
     #[inline(always)]
-    fn embedded(&self) -> Option<&Self> {
-        Some(self)
+    fn call_now(&self, call: &Call<'_>) -> Option<Result<Decision, StoreError>> {
+        Some(Ok(self.answer(call)))
     }
+}
 
-    async fn check(&self, checks: &[Check<'_>]) -> Result<Decision, StoreError> {
-        Ok(self.decide_all(checks, Mode::Take))
-    }
-
-    async fn peek(&self, checks: &[Check<'_>]) -> Result<Decision, StoreError> {
-        Ok(self.decide_all(checks, Mode::Look))
-    }
-
-    async fn refund(&self, check: &Check<'_>, charged_at: Option<Timestamp>) -> Result<u64, StoreError> {
-        let now = self.clock.now();
-        let print = self.print(&check.key);
-        let mut shard = lock(self.shard_of(print));
-        let now = self.in_order(now, shard.latest()).as_micros();
-        Ok(shard.refund(print, check, now, charged_at.map_or(now, Timestamp::as_micros)))
-    }
-
-    async fn reset(&self, check: &Check<'_>) -> Result<bool, StoreError> {
-        let print = self.print(&check.key);
-        Ok(lock(self.shard_of(print)).reset(print, check.limit.algorithm()))
-    }
-
+impl Counters for MemoryStore {
     async fn count(&self, name: &CounterName, op: CounterOp) -> Result<CounterValue, CounterError> {
         let print = self.factors.print(b"", name.as_str().as_bytes());
         let mut shard = lock(self.shard_of(print));
@@ -297,9 +349,14 @@ mod tests {
     #[test]
     fn a_full_store_stays_bounded_whatever_policies_are_named() {
         let store = MemoryStore::builder().capacity(100).overflow(Overflow::Shared(2)).build();
+        let store = std::sync::Arc::new(store);
         let limit: crate::Limit = "5/h".parse().unwrap();
         let name = |at: usize| format!("policy {at}");
-        let check = |policy: &str| store.check_now(&Check::new(Key::new(policy, "somebody").unwrap(), &limit));
+        let check = |policy: &str| {
+            crate::Limiter::over(store.clone())
+                .check_now(Check::new(Key::new(policy, "somebody").unwrap(), &limit))
+                .unwrap()
+        };
         let allowed = (0..10_000).filter(|&at| check(&name(at)).allowed()).count();
         assert_eq!((allowed, store.len()), (228, 228));
         // Who had a state before still has it.

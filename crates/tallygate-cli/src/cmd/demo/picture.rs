@@ -25,12 +25,8 @@ pub(crate) fn draw(out: &mut impl Write, traffic: &Traffic, trials: &[Trial], co
     let peak = offered.iter().copied().max().unwrap_or(1).max(1);
 
     let window = Duration::from_micros(traffic.window());
-    let key = format!(
-        "{} admitted  {} refused  {} a window begins",
-        color.admitted("█"),
-        color.refused("░"),
-        color.faint("│")
-    );
+    let key =
+        format!("{} admitted  {} refused  {} a window begins", color.good("█"), color.refused("░"), color.faint("│"));
     let rest = WINDOWS * (SLOTS + 1) - 1 - "# admitted  # refused  # a window begins".len();
     let worst = format!("peak/{}", duration::render(window).replace(' ', ""));
     writeln!(out, "{:LABEL$}{key}{:rest$}{:>ADMITTED$}{worst:>WORST$}\n", "", "", "admitted")?;
@@ -50,7 +46,7 @@ pub(crate) fn draw(out: &mut impl Write, traffic: &Traffic, trials: &[Trial], co
         let admitted = traffic.per_slot(&trial.admitted);
         let (first_label, second_label) = label(trial.limit.algorithm().name());
         for line in (0..LINES).rev() {
-            let bars = row(&admitted, &offered, peak, line, color, Color::admitted);
+            let bars = row(&admitted, &offered, peak, line, color, Color::good);
             if line == 0 {
                 writeln!(out, "{}{bars}", name(second_label, color))?;
                 continue;

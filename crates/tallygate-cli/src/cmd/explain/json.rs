@@ -43,7 +43,7 @@ fn applying(one: &Applying<'_>) -> Value {
         "allowed": status.allowed(),
         "source": ruling.source().name(),
         "remaining": limited.then(|| status.remaining()),
-        "would_charge": ruling.charged(),
+        "would_charge": one.would_charge,
         "retry_after_ms": status.retry_after().map(millis_up),
         "reset_after_ms": millis_up(status.reset_after()),
     })

@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 
-use tallygate::{Cost, Descriptor, Excess, Mode, Ruling, Source, Verdict};
+use tallygate::{Cost, Descriptor, Mode, Source, Verdict};
 use tallygate_http::sanitize;
 
 use super::{Applying, Explained};
@@ -61,7 +61,7 @@ fn write_applying(out: &mut impl Write, applying: &[Applying<'_>], several: bool
             Cell::word(limit),
             Cell::figure(left),
             Cell::figure(full),
-            Cell::word(said(ruling)).good_if(status.allowed()),
+            Cell::word(said(one)).good_if(status.allowed()),
         ]);
         rows.row(cells);
         rows.note(&format!("  {}", sanitize::text(&one.because)));
@@ -97,7 +97,8 @@ fn write_others(out: &mut impl Write, explained: &Explained<'_>, several: bool, 
 }
 
 /// What one policy says about the call.
-fn said(ruling: &Ruling) -> String {
+fn said(one: &Applying<'_>) -> String {
+    let ruling = one.ruling;
     let said = match (ruling.status().allowed(), ruling.source()) {
         (true, _) => "allowed".to_owned(),
         (false, Source::TooCostly) => "denied: more than there ever is".to_owned(),
@@ -109,8 +110,8 @@ fn said(ruling: &Ruling) -> String {
             _ => "denied".to_owned(),
         },
     };
-    match (ruling.status().allowed(), ruling.policy().excess(), ruling.charged()) {
-        (false, Excess::Drain, taken @ 1..) => format!("{said}, takes the {} left", thousands(taken)),
+    match (ruling.status().allowed(), one.would_charge) {
+        (false, taken @ 1..) => format!("{said}, takes the {} left", thousands(taken)),
         _ => said,
     }
 }

@@ -1,20 +1,22 @@
-//! What was answered, as a stream of bytes from a worker to its parent, and gathered by key.
+//! What was answered, as lines of JSON from a worker to its parent, and gathered by key.
 
 use std::time::Duration;
 
-use anyhow::{Context, bail};
+use anyhow::Context;
+use serde::{Deserialize, Serialize};
 use tallygate::history::Record;
-use tallygate::{Cost, Decision, Timestamp};
+use tallygate::{Cost, Decision, Status, Timestamp};
 
 use super::scenario::{KEYS, Scenario};
 
-/// One thing a worker says. All numbers are little-endian.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// One thing a client or its worker says.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Entry {
     /// Connected, and waiting for the word to begin.
     Ready,
-    /// `key: u16, cost: u32, decided_at: u64, allowed: u8`, then for each limit `remaining, retry_after, reset_after: u64`.
-    Answer { key: u16, records: Vec<Record> },
+    /// The answer to a call, and for each limit `[remaining, retry_after_us, reset_after_us]`. Which of them was charged is
+    /// told by the whole decision.
+    Answer { key: u16, cost: u64, decided_at_us: u64, allowed: bool, statuses: Vec<[Option<u64>; 3]> },
     /// The call may have been charged or not.
     Unknown { key: u16 },
     /// The call was not answered, and nothing was charged.
@@ -23,127 +25,19 @@ pub(crate) enum Entry {
     Done,
 }
 
-const READY: u8 = 0;
-const ANSWER: u8 = 1;
-const UNKNOWN: u8 = 2;
-const FAILED: u8 = 3;
-const DONE: u8 = 4;
-const NO_WAIT_WILL_DO: u64 = u64::MAX;
-
 impl Entry {
-    /// The answer to a call: one record for each limit. Which of them was charged is told by the whole decision.
     pub(crate) fn answer(key: u16, cost: Cost, decision: &Decision) -> Self {
-        let record = |status| Record::of(cost, decision, status);
-        Self::Answer { key, records: decision.statuses().iter().map(record).collect() }
-    }
-
-    pub(crate) fn write(&self, bytes: &mut Vec<u8>) {
-        match self {
-            Self::Ready => bytes.push(READY),
-            Self::Done => bytes.push(DONE),
-            Self::Unknown { key } => {
-                bytes.push(UNKNOWN);
-                bytes.extend(key.to_le_bytes());
-            }
-            Self::Failed { why } => {
-                let why: Vec<u8> = why.bytes().take(1000).collect();
-                bytes.push(FAILED);
-                bytes.extend(u16::try_from(why.len()).unwrap_or(0).to_le_bytes());
-                bytes.extend(why);
-            }
-            Self::Answer { key, records } => {
-                let Some(first) = records.first() else { return };
-                bytes.push(ANSWER);
-                bytes.extend(key.to_le_bytes());
-                bytes.extend(u32::try_from(first.cost).unwrap_or(u32::MAX).to_le_bytes());
-                bytes.extend(first.decided_at.as_micros().to_le_bytes());
-                bytes.push(u8::from(first.allowed));
-                for record in records {
-                    let micros = |wait: Duration| u64::try_from(wait.as_micros()).unwrap_or(NO_WAIT_WILL_DO);
-                    bytes.extend(record.remaining.unwrap_or(0).to_le_bytes());
-                    bytes.extend(record.retry_after.map_or(NO_WAIT_WILL_DO, micros).to_le_bytes());
-                    bytes.extend(record.reset_after.map_or(0, micros).to_le_bytes());
-                }
-            }
-        }
-    }
-}
-
-/// Cuts a stream into entries, wherever its pieces end.
-#[derive(Debug)]
-pub(crate) struct Reader {
-    limits: usize,
-    rest: Vec<u8>,
-}
-
-impl Reader {
-    pub(crate) fn new(limits: usize) -> Self {
-        Self { limits, rest: Vec::new() }
-    }
-
-    pub(crate) fn read(&mut self, piece: &[u8], mut heard: impl FnMut(Entry)) -> anyhow::Result<()> {
-        self.rest.extend_from_slice(piece);
-        let mut at = 0;
-        while let Some((entry, length)) = self.entry(&self.rest[at..])? {
-            heard(entry);
-            at += length;
-        }
-        self.rest.drain(..at);
-        Ok(())
-    }
-
-    fn entry(&self, bytes: &[u8]) -> anyhow::Result<Option<(Entry, usize)>> {
-        let Some(kind) = bytes.first() else { return Ok(None) };
-        let mut cut = Cut { bytes, at: 1 };
-        let entry = match *kind {
-            READY => Some(Entry::Ready),
-            DONE => Some(Entry::Done),
-            UNKNOWN => cut.take().map(|key| Entry::Unknown { key: u16::from_le_bytes(key) }),
-            FAILED => cut.take().map(u16::from_le_bytes).and_then(|length| {
-                let why = cut.bytes(usize::from(length))?;
-                Some(Entry::Failed { why: String::from_utf8_lossy(why).into_owned() })
-            }),
-            ANSWER => cut.answer(self.limits),
-            other => bail!("a worker said {other}, which means nothing"),
+        let micros = |wait: Duration| u64::try_from(wait.as_micros()).ok();
+        let numbers = |status: &Status| {
+            [Some(status.remaining()), status.retry_after().and_then(micros), micros(status.reset_after())]
         };
-        Ok(entry.map(|entry| (entry, cut.at)))
-    }
-}
-
-struct Cut<'a> {
-    bytes: &'a [u8],
-    at: usize,
-}
-
-impl<'a> Cut<'a> {
-    fn bytes(&mut self, length: usize) -> Option<&'a [u8]> {
-        let bytes = self.bytes.get(self.at..self.at + length)?;
-        self.at += length;
-        Some(bytes)
-    }
-
-    fn take<const N: usize>(&mut self) -> Option<[u8; N]> {
-        self.bytes(N)?.try_into().ok()
-    }
-
-    fn answer(&mut self, limits: usize) -> Option<Entry> {
-        let key = u16::from_le_bytes(self.take()?);
-        let cost = u64::from(u32::from_le_bytes(self.take()?));
-        let decided_at = Timestamp::from_micros(u64::from_le_bytes(self.take()?));
-        let allowed = self.take::<1>()? == [1];
-        let mut records = Vec::with_capacity(limits);
-        for _ in 0..limits {
-            let [remaining, retry, reset] = [self.take()?, self.take()?, self.take()?].map(u64::from_le_bytes);
-            records.push(Record {
-                decided_at,
-                cost,
-                allowed,
-                remaining: Some(remaining),
-                retry_after: (retry != NO_WAIT_WILL_DO).then(|| Duration::from_micros(retry)),
-                reset_after: Some(Duration::from_micros(reset)),
-            });
+        Self::Answer {
+            key,
+            cost: cost.get(),
+            decided_at_us: decision.decided_at().as_micros(),
+            allowed: decision.allowed(),
+            statuses: decision.statuses().iter().map(numbers).collect(),
         }
-        Some(Entry::Answer { key, records })
     }
 }
 
@@ -175,16 +69,18 @@ impl Recording {
     }
 
     pub(crate) fn add(&mut self, entry: Entry) -> anyhow::Result<()> {
+        const NO_KEY: &str = "a worker named a key that is not there";
         match entry {
-            Entry::Answer { key, records } => {
+            Entry::Answer { key, cost, decided_at_us, allowed, statuses } => {
                 self.answers += 1;
-                for (by_key, record) in self.records.iter_mut().zip(records) {
-                    by_key.get_mut(usize::from(key)).context("a worker named a key that is not there")?.push(record);
+                let decided_at = Timestamp::from_micros(decided_at_us);
+                for (by_key, [remaining, retry, reset]) in self.records.iter_mut().zip(statuses) {
+                    let [retry_after, reset_after] = [retry, reset].map(|micros| micros.map(Duration::from_micros));
+                    let record = Record { decided_at, cost, allowed, remaining, retry_after, reset_after };
+                    by_key.get_mut(usize::from(key)).context(NO_KEY)?.push(record);
                 }
             }
-            Entry::Unknown { key } => {
-                *self.unknown.get_mut(usize::from(key)).context("a worker named a key that is not there")? += 1;
-            }
+            Entry::Unknown { key } => *self.unknown.get_mut(usize::from(key)).context(NO_KEY)? += 1,
             Entry::Failed { why } => {
                 self.failed += 1;
                 self.failure.get_or_insert(why);
@@ -197,35 +93,33 @@ impl Recording {
 
 #[cfg(test)]
 mod tests {
+    use tallygate::{Check, Key, Limit, Limiter, MemoryStore};
+
     use super::*;
 
     #[test]
-    fn what_was_written_is_read_wherever_the_stream_is_cut() {
-        let record = |remaining, retry: Option<u64>| Record {
-            decided_at: Timestamp::from_micros(1_700_000_000_123_456),
-            cost: 7,
-            allowed: false,
-            remaining: Some(remaining),
-            retry_after: retry.map(Duration::from_micros),
-            reset_after: Some(Duration::from_micros(250_001)),
-        };
-        let said = vec![
-            Entry::Ready,
-            Entry::Answer { key: 65, records: vec![record(3, Some(17)), record(999_993, None)] },
-            Entry::Unknown { key: 2 },
-            Entry::Failed { why: "the store is unavailable: zoë".into() },
-            Entry::Done,
-        ];
-        let mut bytes = Vec::new();
-        said.iter().for_each(|entry| entry.write(&mut bytes));
-        for size in 1..bytes.len() {
-            let mut reader = Reader::new(2);
-            let mut heard = Vec::new();
-            for piece in bytes.chunks(size) {
-                reader.read(piece, |entry| heard.push(entry)).unwrap();
+    fn what_was_written_is_read_and_recorded_as_it_was_decided() {
+        let limits = ["10/min sliding_log", "1/min"].map(|text| text.parse::<Limit>().unwrap());
+        let limiter = Limiter::new(MemoryStore::new());
+        let cost = Cost::new(7).unwrap();
+        let scenario = Scenario::new("two_limits", Duration::from_millis(20)).unwrap();
+        for (key, limit) in (2..).zip(&limits) {
+            let check = Check::new(Key::new("p", "zoë").unwrap(), limit);
+            let decisions = [check.cost(cost), check].map(|check| limiter.check_now(check));
+            for decision in decisions.into_iter().flatten() {
+                let said = Entry::answer(key, cost, &decision);
+                let written = serde_json::to_string(&said).unwrap();
+                assert!(!written.contains('\n'));
+                assert_eq!(serde_json::from_str::<Entry>(&written).unwrap(), said);
+                let mut recording = Recording::new(&scenario);
+                recording.add(said).unwrap();
+                assert_eq!(recording.records[0][usize::from(key)], [Record::new(cost, &decision)]);
             }
-            assert_eq!(heard, said, "pieces of {size}");
         }
-        assert!(Reader::new(1).read(&[99], |_| {}).is_err());
+        let failed = Entry::Failed { why: "the store is unavailable:\nzoë".into() };
+        let written = serde_json::to_string(&failed).unwrap();
+        assert!(!written.contains('\n'));
+        assert_eq!(serde_json::from_str::<Entry>(&written).unwrap(), failed);
+        assert!(Recording::new(&scenario).add(Entry::Unknown { key: KEYS }).is_err());
     }
 }

@@ -17,7 +17,7 @@ const COSTS: [u64; 8] = [1, 1, 1, 1, 1, 1, 3, 7];
 const LEAST_AMOUNT: u64 = 10;
 
 /// One limit, or a tight one and one that never denies.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Scenario {
     slug: &'static str,
     limits: Vec<Limit>,

@@ -4,12 +4,12 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::process::{Child, ChildStdin, Command};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout};
 
-use super::protocol::{Entry, Reader, Recording};
+use super::protocol::{Entry, Recording};
 use super::scenario::Scenario;
 
 /// Beyond the length of the scenario, for connecting and for what is under way at its end.
@@ -36,34 +36,30 @@ impl Workers<'_> {
         length: Duration,
         show: &mut impl FnMut(Duration, u64),
     ) -> anyhow::Result<Recording> {
-        let (pieces, mut spoken) = mpsc::channel::<(usize, Vec<u8>)>(64);
+        let (entries, mut heard) = mpsc::channel(1024);
         let mut workers = Vec::new();
         for number in 0..self.processes {
-            workers.push(self.start(number, scenario, name, length, pieces.clone())?);
+            workers.push(self.start(number, scenario, name, length, entries.clone())?);
         }
-        drop(pieces);
-        let mut readers: Vec<Reader> = workers.iter().map(|_| Reader::new(scenario.limits().len())).collect();
+        drop(entries);
         let (mut ready, mut done) = (0, 0);
         let mut recording = Recording::new(scenario);
         let mut begun = Instant::now();
         while done < workers.len() {
-            let heard = timeout(PATIENCE + length, spoken.recv()).await;
-            let Some((number, piece)) = heard.context("the workers do not answer")? else {
+            let entry = timeout(PATIENCE + length, heard.recv()).await.context("the workers do not answer")?;
+            let Some(entry) = entry else {
                 bail!("a worker ended before its time{}", last_words(&mut workers).await);
             };
-            let mut entries = Vec::new();
-            readers[number].read(&piece, |entry| entries.push(entry))?;
-            for entry in entries {
-                ready += usize::from(entry == Entry::Ready);
-                done += usize::from(entry == Entry::Done);
-                if entry == Entry::Ready && ready == workers.len() {
-                    begun = Instant::now();
-                    for worker in &mut workers {
-                        worker.stdin.write_all(b"begin\n").await.context("a worker is gone")?;
-                    }
+            let entry = entry?;
+            ready += usize::from(entry == Entry::Ready);
+            done += usize::from(entry == Entry::Done);
+            if entry == Entry::Ready && ready == workers.len() {
+                begun = Instant::now();
+                for worker in &mut workers {
+                    worker.stdin.write_all(b"begin\n").await.context("a worker is gone")?;
                 }
-                recording.add(entry)?;
             }
+            recording.add(entry)?;
             show(begun.elapsed().min(length), recording.answers);
         }
         recording.took = begun.elapsed();
@@ -79,7 +75,7 @@ impl Workers<'_> {
         scenario: &Scenario,
         name: &str,
         length: Duration,
-        pieces: mpsc::Sender<(usize, Vec<u8>)>,
+        entries: mpsc::Sender<anyhow::Result<Entry>>,
     ) -> anyhow::Result<Worker> {
         let program = std::env::current_exe().context("cannot find this program to start it again")?;
         let mut child = Command::new(program)
@@ -97,11 +93,11 @@ impl Workers<'_> {
             .spawn()
             .context("cannot start a worker")?;
         let stdin = child.stdin.take().context("its input is piped")?;
-        let mut stdout = child.stdout.take().context("its output is piped")?;
+        let mut lines = BufReader::new(child.stdout.take().context("its output is piped")?).lines();
         tokio::spawn(async move {
-            let mut buffer = vec![0; 64 * 1024];
-            while let Ok(length @ 1..) = stdout.read(&mut buffer).await {
-                if pieces.send((number, buffer[..length].to_vec())).await.is_err() {
+            while let Ok(Some(line)) = lines.next_line().await {
+                let entry = serde_json::from_str(&line).context("a worker said what means nothing");
+                if entries.send(entry).await.is_err() {
                     return;
                 }
             }

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use tallygate::{Algorithm, Ask, Charge, Cost, Descriptor, Limit};
+use tallygate::{Action, Algorithm, Ask, Cost, Descriptor, Limit, Verb};
 
 use crate::answer::AnswerError;
 use crate::edge::bounds::{MAX_DESCRIPTORS, MAX_ENTRIES, bounded_entry};
@@ -11,7 +11,7 @@ use crate::proto::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
 use crate::proto::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::RateLimitOverride;
 use crate::proto::envoy::service::ratelimit::v3::RateLimitRequest;
 use crate::proto::envoy::r#type::v3::RateLimitUnit;
-use crate::question::{About, Question, Verb};
+use crate::question::{About, Question};
 
 /// Why a question cannot be answered: always the fault of how the proxy is set up.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -46,23 +46,23 @@ pub(super) fn read(request: RateLimitRequest) -> Result<Question, Invalid> {
             return Err(Invalid::Entries { at, count: written.entries.len() });
         }
         let limit = written.limit.map(|limit| requested(limit).ok_or(Invalid::Unit { at })).transpose()?;
-        let charge = charge(written.hits_addend, written.is_negative_hits, hits);
+        let action = action(written.hits_addend, written.is_negative_hits, hits);
         let descriptor =
             written.entries.into_iter().map(|entry| bounded_entry(entry.key, entry.value)).collect::<Descriptor>();
-        Ok(Ask { descriptor, charge, limit })
+        Ok(Ask { descriptor, action, limit })
     };
     let asks = descriptors.into_iter().enumerate().map(ask).collect::<Result<_, _>>()?;
     Ok(Question { verb: Verb::Check, about: About::Policies { domain, asks } })
 }
 
 /// The units of a descriptor, or else those of the request, where zero stands for one.
-fn charge(own: Option<u64>, negative: bool, of_request: u32) -> Charge {
+fn action(own: Option<u64>, negative: bool, of_request: u32) -> Action {
     let units = own.unwrap_or_else(|| u64::from(of_request.max(1)));
     // Costs above `MAX_AMOUNT` are all equally impossible.
     match Cost::new(units.min(Limit::MAX_AMOUNT)) {
-        Ok(cost) if negative => Charge::GiveBack(cost, None),
-        Ok(cost) => Charge::Take(cost),
-        Err(_) => Charge::Look,
+        Ok(cost) if negative => Action::new(Verb::Refund, cost),
+        Ok(cost) => Action::new(Verb::Check, cost),
+        Err(_) => Action::new(Verb::Peek, Cost::ONE),
     }
 }
 

@@ -1,13 +1,15 @@
 //! The questions of `/v1`: first as written in JSON, then as meant.
 
+use std::fmt::Display;
+
 use serde::Deserialize;
 use serde_json::{Map, Value};
-use tallygate::{Algorithm, Cost, Descriptor, Limit, LimitBuilder, Timestamp};
+use tallygate::{Algorithm, Cost, Descriptor, Limit, Timestamp, Verb};
 use tallygate_http::Problem;
 
 use crate::edge::bounds::{MAX_DESCRIPTORS, MAX_ENTRIES, check_entry};
 use crate::edge::json::{from_object, read_json, whole};
-use crate::question::{About, AdHoc, Question, Verb};
+use crate::question::{About, AdHoc, Question};
 
 /// The policy of ad hoc questions that name none.
 const AD_HOC: &str = "ad-hoc";
@@ -104,22 +106,16 @@ fn descriptor(written: Map<String, Value>) -> Result<Descriptor, Problem> {
 }
 
 fn limit(text: &str, algorithm: Option<&str>) -> Result<Limit, Problem> {
-    let one_line = |error: &dyn std::fmt::Display| {
+    let one_line = |error: &dyn Display| {
         let text = error.to_string();
         Problem::bad_request(text.lines().next().unwrap_or_default())
     };
-    let builder: LimitBuilder = text.parse().map_err(|error| one_line(&error))?;
-    let builder = match algorithm {
-        None => builder,
-        Some(name) => {
-            let asked: Algorithm = name.parse().map_err(|error| one_line(&error))?;
-            if builder.chosen_algorithm().is_some_and(|written| written != asked) {
-                return Err(Problem::bad_request("`limit` and `algorithm` name different algorithms: leave one out."));
-            }
-            builder.algorithm(asked)
-        }
-    };
-    builder.build().map_err(|error| one_line(&error))
+    let asked = algorithm.map(str::parse::<Algorithm>).transpose().map_err(|error| one_line(&error))?;
+    let limit = Limit::parse_with(text, asked).map_err(|error| one_line(&error))?;
+    match asked.filter(|asked| *asked != limit.algorithm()) {
+        Some(_) => Err(Problem::bad_request("`limit` and `algorithm` name different algorithms: leave one out.")),
+        None => Ok(limit),
+    }
 }
 
 fn cost(written: Option<u64>) -> Result<Cost, Problem> {

@@ -3,25 +3,26 @@
 use axum::response::Response;
 use http::StatusCode;
 use serde_json::{Value, json};
-use tallygate::{Decision, Mode, Outcome, Ruling, Source, Verdict};
+use tallygate::{Decision, Effect, Mode, Outcome, Ruling, Source, Verb, Verdict};
 use tallygate_http::{Dialect, Headers, Line, Problem, decision_json, verdict_headers, verdict_json, verdict_problem};
 
-use crate::answer::{Answer, distinct_states};
+use crate::answer::Answer;
 use crate::edge::json::{json_response, ok, problem_json, problem_response};
 use crate::edge::store_problem;
-use crate::question::{AdHoc, Verb};
+use crate::question::AdHoc;
 
 /// Writes the answer to a question with this verb.
 pub(super) fn write(verb: Verb, answer: &Answer<'_>, dialect: Dialect) -> Response {
     match answer {
-        Answer::Verdict(verdict) if verb == Verb::Refund => match verdict.store_error() {
+        Answer::Verdict(verdict) if verb.effect() == Effect::GivesBack => match verdict.store_error() {
             Some(error) => problem_response(&store_problem(error)),
-            None => refunded(distinct_states(verdict).map(|ruling| (ruling.policy().name(), ruling.given_back()))),
+            None => given_back(verb, verdict.states().map(|ruling| (ruling.policy().name(), ruling.status().units()))),
         },
         Answer::Verdict(verdict) => verdict_response(verdict, dialect),
+        Answer::Decision(asked, decision) if verb.effect() == Effect::GivesBack => {
+            given_back(verb, [(asked.policy.as_str(), decision.binding().units())])
+        }
         Answer::Decision(asked, decision) => decision_response(asked, decision, dialect),
-        Answer::Refunded(asked, units) => refunded([(asked.policy.as_str(), *units)]),
-        Answer::Forgotten(states) => ok(&json!({ "forgotten": states })),
     }
 }
 
@@ -64,16 +65,20 @@ fn too_costly_problem(ruling: &Ruling) -> Problem {
     let (policy, capacity) = (ruling.policy().name().escape_debug(), ruling.status().limit());
     Problem::bad_request(format!(
         "A cost of {} can never pass `{policy}`, which holds at most {capacity}: lower the cost or raise the limit.",
-        ruling.asked()
+        ruling.action().cost
     ))
 }
 
-fn refunded<'p>(policies: impl IntoIterator<Item = (&'p str, u64)>) -> Response {
+/// What a refund gave back, policy by policy, or how many states a reset dropped.
+fn given_back<'p>(verb: Verb, policies: impl IntoIterator<Item = (&'p str, u64)>) -> Response {
     let mut total = 0;
     let policies = policies.into_iter().map(|(policy, units)| {
         total += units;
         json!({"policy": policy, "refunded": units})
     });
     let policies: Vec<Value> = policies.collect();
-    ok(&json!({"refunded": total, "policies": policies}))
+    match verb {
+        Verb::Reset => ok(&json!({ "forgotten": total })),
+        _ => ok(&json!({"refunded": total, "policies": policies})),
+    }
 }

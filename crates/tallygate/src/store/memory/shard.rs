@@ -2,16 +2,11 @@
 
 use super::print::Print;
 use super::table::{Expires, Table};
-use crate::algorithm::fixed_window::FixedWindow;
-use crate::algorithm::sliding_counter::SlidingCounter;
-use crate::algorithm::sliding_log::SlidingLog;
-use crate::algorithm::sliding_window::SlidingWindow;
-use crate::algorithm::token_bucket::TokenBucket;
-use crate::algorithm::{Algorithm, State};
+use crate::algorithm::{Algorithm, EncodedState, State};
 use crate::check::Check;
 use crate::clock::Timestamp;
 use crate::counter::{CounterError, CounterOp, CounterValue};
-use crate::decision::Status;
+use crate::decision::{Source, Status};
 use crate::limit::Limit;
 use crate::store::StoreError;
 
@@ -24,6 +19,8 @@ pub(super) enum Mode {
     Adopt,
     /// The same, and the cost is taken if it is free.
     Take,
+    /// The same, and what is left is taken of a cost that is not free.
+    Drain,
 }
 
 /// What one check got.
@@ -33,6 +30,18 @@ pub(super) struct Step {
     pub(super) overflowed: bool,
     /// The state it shares with others, if it does.
     pub(super) shared: Option<Print>,
+    /// Another check of the call shares that state.
+    pub(super) crowded: bool,
+}
+
+impl Step {
+    pub(super) fn of(status: Status) -> Self {
+        Self { status, overflowed: false, shared: None, crowded: false }
+    }
+
+    pub(super) fn source(&self) -> Source {
+        if self.overflowed { Source::Overflow } else { Source::Store }
+    }
 }
 
 /// However few keys a store may hold, so many policies have room for all their shared states.
@@ -43,17 +52,57 @@ pub(super) fn no_room(limit: &Limit) -> Status {
     Status::from_parts(limit, false, 0, limit.numbers().full, limit.numbers().full)
 }
 
-#[derive(Debug)]
-pub(super) struct Shard {
-    token_buckets: Table<TokenBucket>,
-    fixed_windows: Table<FixedWindow>,
-    sliding_windows: Table<SlidingWindow>,
-    sliding_counters: Table<SlidingCounter>,
-    sliding_logs: Table<SlidingLog>,
-    counters: Table<Number>,
-    bounds: Bounds,
-    /// The latest instant as of which something was decided.
-    latest: Timestamp,
+/// Defines a shard with one table for each kind of state, and how the table of an algorithm is found.
+macro_rules! tables {
+    ($($module:ident $state:ident $kind:literal { $($variant:ident $name:literal $doc:literal),+ })+) => {
+        #[derive(Debug)]
+        pub(super) struct Shard {
+            $($module: Table<crate::algorithm::$module::$state>,)+
+            counters: Table<Number>,
+            bounds: Bounds,
+            /// The latest instant as of which something was decided.
+            latest: Timestamp,
+        }
+
+        impl Shard {
+            pub(super) fn new(keys: usize, shared: usize, sweep: bool) -> Self {
+                Self {
+                    $($module: Table::default(),)+
+                    counters: Table::default(),
+                    bounds: Bounds { keys, shared, sweep },
+                    latest: Timestamp::from_micros(0),
+                }
+            }
+
+            pub(super) fn len(&self) -> usize {
+                self.counters.len() $(+ self.$module.len())+
+            }
+
+            /// How many keys have a state or a counter of their own.
+            fn own(&self) -> usize {
+                self.counters.own() $(+ self.$module.own())+
+            }
+
+            /// Makes room for a key that is new, whatever kind the keys are that have expired.
+            fn make_room(&mut self, now: u64) {
+                const BUCKETS: usize = 32;
+                $(self.$module.sweep(now, BUCKETS);)+
+                self.counters.sweep(now, BUCKETS);
+            }
+        }
+
+        /// Runs `$body` with `$table` bound to the table of the algorithm.
+        macro_rules! with_table {
+            ($shard:expr, $algorithm:expr, |$table:ident| $body:expr) => {
+                match $algorithm {
+                    $($(Algorithm::$variant)|+ => {
+                        let $table = &mut $shard.$module;
+                        $body
+                    })+
+                }
+            };
+        }
+    };
 }
 
 #[derive(Debug)]
@@ -83,48 +132,9 @@ impl<S: State> Expires for S {
     }
 }
 
-/// Runs `$body` with `$table` bound to the table of the algorithm.
-macro_rules! with_table {
-    ($shard:expr, $algorithm:expr, |$table:ident| $body:expr) => {
-        match $algorithm {
-            Algorithm::TokenBucket => {
-                let $table = &mut $shard.token_buckets;
-                $body
-            }
-            Algorithm::FixedWindow | Algorithm::FixedWindowFromFirstCall => {
-                let $table = &mut $shard.fixed_windows;
-                $body
-            }
-            Algorithm::SlidingWindow => {
-                let $table = &mut $shard.sliding_windows;
-                $body
-            }
-            Algorithm::SlidingCounter => {
-                let $table = &mut $shard.sliding_counters;
-                $body
-            }
-            Algorithm::SlidingLog => {
-                let $table = &mut $shard.sliding_logs;
-                $body
-            }
-        }
-    };
-}
+crate::algorithms!(tables);
 
 impl Shard {
-    pub(super) fn new(keys: usize, shared: usize, sweep: bool) -> Self {
-        Self {
-            token_buckets: Table::default(),
-            fixed_windows: Table::default(),
-            sliding_windows: Table::default(),
-            sliding_counters: Table::default(),
-            sliding_logs: Table::default(),
-            counters: Table::default(),
-            bounds: Bounds { keys, shared, sweep },
-            latest: Timestamp::from_micros(0),
-        }
-    }
-
     #[inline(always)]
     pub(super) fn latest(&self) -> Timestamp {
         self.latest
@@ -135,40 +145,10 @@ impl Shard {
         self.latest = now;
     }
 
-    pub(super) fn len(&self) -> usize {
-        self.token_buckets.len()
-            + self.fixed_windows.len()
-            + self.sliding_windows.len()
-            + self.sliding_counters.len()
-            + self.sliding_logs.len()
-            + self.counters.len()
-    }
-
-    /// How many keys have a state or a counter of their own.
-    fn own(&self) -> usize {
-        self.token_buckets.own()
-            + self.fixed_windows.own()
-            + self.sliding_windows.own()
-            + self.sliding_counters.own()
-            + self.sliding_logs.own()
-            + self.counters.own()
-    }
-
-    /// Makes room for a key that is new, whatever kind the keys are that have expired.
-    fn make_room(&mut self, now: u64) {
-        const BUCKETS: usize = 32;
-        self.token_buckets.sweep(now, BUCKETS);
-        self.fixed_windows.sweep(now, BUCKETS);
-        self.sliding_windows.sweep(now, BUCKETS);
-        self.sliding_counters.sweep(now, BUCKETS);
-        self.sliding_logs.sweep(now, BUCKETS);
-        self.counters.sweep(now, BUCKETS);
-    }
-
     /// Decides one check. `earlier` checks of the same call may each add a key before this one does.
     pub(super) fn step(&mut self, print: Print, check: &Check<'_>, now: u64, mode: Mode, earlier: usize) -> Step {
         match self.step_known(print, check, now, mode) {
-            Some(status) => Step { status, overflowed: false, shared: None },
+            Some(status) => Step::of(status),
             None => self.step_new(print, check, now, mode, earlier),
         }
     }
@@ -197,7 +177,7 @@ impl Shard {
         }
         let overflowed = self.own() + earlier >= self.bounds.keys;
         if overflowed && self.bounds.shared == 0 {
-            return Step { status: no_room(check.limit), overflowed, shared: None };
+            return Step { overflowed, crowded: true, ..Step::of(no_room(check.limit)) };
         }
         let shared = overflowed.then(|| print.shared(check.key.policy(), self.bounds.shared));
         let print = shared.unwrap_or(print);
@@ -206,14 +186,14 @@ impl Shard {
         if shared.is_some() && self.len() - self.own() + earlier >= most {
             let known = with_table!(self, check.limit.algorithm(), |table| table.get(print).is_some());
             if !known {
-                return Step { status: no_room(check.limit), overflowed, shared: None };
+                return Step { overflowed, crowded: true, ..Step::of(no_room(check.limit)) };
             }
         }
         let status = with_table!(self, check.limit.algorithm(), |table| match table.get_mut(print) {
             Some(state) => decide_known(state, check, now, mode),
             None => step_unknown(table, print, check, now, mode),
         });
-        Step { status, overflowed, shared }
+        Step { overflowed, shared, ..Step::of(status) }
     }
 
     pub(super) fn refund(&mut self, print: Print, check: &Check<'_>, now: u64, charged_at: u64) -> u64 {
@@ -226,6 +206,10 @@ impl Shard {
             }
             state.refund(check.limit, now, charged_at, check.cost.get())
         })
+    }
+
+    pub(super) fn encoded(&mut self, print: Print, algorithm: Algorithm) -> Option<EncodedState> {
+        with_table!(self, algorithm, |table| table.get(print).map(State::encode))
     }
 
     pub(super) fn reset(&mut self, print: Print, algorithm: Algorithm) -> bool {
@@ -282,7 +266,7 @@ fn decide_known<S: State>(state: &mut S, check: &Check<'_>, now: u64, mode: Mode
 fn step_unknown<S: State>(table: &mut Table<S>, print: Print, check: &Check<'_>, now: u64, mode: Mode) -> Status {
     let mut state = S::fresh(check.limit, now);
     let status = decide(&mut state, check, now, mode);
-    if mode == Mode::Take {
+    if matches!(mode, Mode::Take | Mode::Drain) {
         table.insert(print, state);
     }
     status
@@ -292,13 +276,17 @@ fn step_unknown<S: State>(table: &mut Table<S>, print: Print, check: &Check<'_>,
 fn decide<S: State>(state: &mut S, check: &Check<'_>, now: u64, mode: Mode) -> Status {
     let (limit, cost) = (check.limit, check.cost.get());
     let free = state.free(limit, now);
-    let allowed = free >= cost;
-    let remaining = if allowed && mode == Mode::Take {
-        state.charge(limit, now, cost);
-        free - cost
-    } else {
-        free
+    let (allowed, taken) = match mode {
+        Mode::Take if free >= cost => (true, cost),
+        // A cost that takes what is left is not satisfied by that.
+        Mode::Drain => (false, free.min(cost)),
+        Mode::Take => (false, 0),
+        Mode::Look | Mode::Adopt => (free >= cost, 0),
     };
+    if taken > 0 {
+        state.charge(limit, now, taken);
+    }
     let retry_after = if allowed { 0 } else { state.retry_at(limit, now, cost) - now };
-    Status::from_parts(limit, allowed, remaining, retry_after, state.reset_at(limit, now) - now)
+    let waits = (retry_after, state.reset_at(limit, now) - now);
+    Status::computed(limit, allowed, free - taken, taken, waits)
 }

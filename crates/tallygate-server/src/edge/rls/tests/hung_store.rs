@@ -84,7 +84,9 @@ async fn envoys_20_ms_are_enough() {
         for attempt in 0..20 {
             // A machine busy with other tests may be late now and then; one that is never in time has not tried.
             let (answer, took) = ask_within(&served, "20m", on_error, &attempt.to_string()).await;
-            assert_eq!(codes(&answer.unwrap()), [expected(on_error); 2], "{on_error}");
+            // So late that the client itself gave up.
+            let Ok(answer) = answer else { continue };
+            assert_eq!(codes(&answer), [expected(on_error); 2], "{on_error}");
             fastest = fastest.min(took);
             if fastest < Duration::from_millis(20) {
                 break;

@@ -1,6 +1,4 @@
-//! What a verdict gives back, for those who learn only afterwards whether a call counts.
-
-use std::time::Duration;
+//! The refund of a verdict, for those who learn only afterwards whether a call counts.
 
 use super::*;
 
@@ -9,7 +7,7 @@ use super::*;
 fn when_all_is_given_back_there_is_nothing_to_wait_for() {
     for limit in ["5/min", "5/15min sliding_log", "5/h fixed_window"] {
         let scene = Scene::of(vec![policy("p", limit)]);
-        let after = ready(scene.take(2).give_back(&scene.store, &scene.local));
+        let after = ready(scene.take(2).refund(&scene.stores));
         let status = *after.rulings()[0].status();
         assert_eq!((status.remaining(), status.reset_after()), (5, Duration::ZERO), "{limit}");
     }
@@ -20,13 +18,14 @@ fn when_all_is_given_back_there_is_nothing_to_wait_for() {
 fn what_was_charged_without_the_store_is_not_given_back_to_another_window() {
     let clock = ManualClock::new(Timestamp::from_micros(1_000_000_000));
     let local = MemoryStore::builder().clock(clock.clone()).build();
-    let scene = Scene { local, ..Scene::of(vec![policy("p", "2/2s fixed_window")]) };
-    scene.switch(true);
+    let scene = Scene::of(vec![policy("p", "2/2s fixed_window")]);
+    let scene = Scene { stores: scene.stores.with_local(Arc::new(local)), ..scene };
+    scene.switch_off();
     let early = scene.take(2);
     assert_eq!(early.rulings()[0].source(), Source::OnErrorLocal);
     clock.advance(Duration::from_secs(2));
     assert!(scene.take(2).allowed());
-    let after = ready(early.give_back(&scene.store, &scene.local));
-    assert_eq!(after.rulings()[0].given_back(), 0);
+    let after = ready(early.refund(&scene.stores));
+    assert_eq!(after.rulings()[0].charged(), 2);
     assert!(!scene.take(1).allowed());
 }

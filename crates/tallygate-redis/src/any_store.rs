@@ -3,10 +3,11 @@
 use std::time::Duration;
 
 use tallygate::{
-    Check, CounterError, CounterName, CounterOp, CounterValue, Decision, MemoryStore, Store, StoreError, Timestamp,
+    Call, CounterError, CounterName, CounterOp, CounterValue, Counters, Decision, MemoryStore, Store, StoreError,
 };
 
-use crate::store::{ConnectError, RedisStore, RedisStoreBuilder};
+use crate::builder::{ConnectError, RedisStoreBuilder};
+use crate::store::RedisStore;
 
 /// The store a text names: `memory` for the embedded one, or the URL of a Redis or Valkey server (see
 /// [`StoreUrl`](crate::StoreUrl)). What changes between a laptop and a fleet is that text.
@@ -29,7 +30,7 @@ pub enum AnyStore {
     /// States in this process.
     Memory(MemoryStore),
     /// States on a server, which any number of processes share.
-    Redis(Box<RedisStore>),
+    Redis(RedisStore),
 }
 
 /// The settings of an [`AnyStore`]. They are those of a server: the embedded store has no use for them.
@@ -99,46 +100,27 @@ impl From<MemoryStore> for AnyStore {
 
 impl From<RedisStore> for AnyStore {
     fn from(store: RedisStore) -> Self {
-        Self::Redis(Box::new(store))
+        Self::Redis(store)
     }
 }
 
 impl Store for AnyStore {
-    fn embedded(&self) -> Option<&MemoryStore> {
+    async fn call(&self, call: &Call<'_>) -> Result<Decision, StoreError> {
         match self {
-            Self::Memory(store) => Some(store),
+            Self::Memory(store) => store.call(call).await,
+            Self::Redis(store) => store.call(call).await,
+        }
+    }
+
+    fn call_now(&self, call: &Call<'_>) -> Option<Result<Decision, StoreError>> {
+        match self {
+            Self::Memory(store) => store.call_now(call),
             Self::Redis(_) => None,
         }
     }
+}
 
-    async fn check(&self, checks: &[Check<'_>]) -> Result<Decision, StoreError> {
-        match self {
-            Self::Memory(store) => store.check(checks).await,
-            Self::Redis(store) => store.check(checks).await,
-        }
-    }
-
-    async fn peek(&self, checks: &[Check<'_>]) -> Result<Decision, StoreError> {
-        match self {
-            Self::Memory(store) => store.peek(checks).await,
-            Self::Redis(store) => store.peek(checks).await,
-        }
-    }
-
-    async fn refund(&self, check: &Check<'_>, charged_at: Option<Timestamp>) -> Result<u64, StoreError> {
-        match self {
-            Self::Memory(store) => store.refund(check, charged_at).await,
-            Self::Redis(store) => store.refund(check, charged_at).await,
-        }
-    }
-
-    async fn reset(&self, check: &Check<'_>) -> Result<bool, StoreError> {
-        match self {
-            Self::Memory(store) => store.reset(check).await,
-            Self::Redis(store) => store.reset(check).await,
-        }
-    }
-
+impl Counters for AnyStore {
     async fn count(&self, name: &CounterName, op: CounterOp) -> Result<CounterValue, CounterError> {
         match self {
             Self::Memory(store) => store.count(name, op).await,

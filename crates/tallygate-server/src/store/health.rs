@@ -37,9 +37,9 @@ impl Condition {
 
 /// The present condition. Only the probe writes it.
 #[derive(Debug)]
-pub(super) struct Ledger(watch::Sender<Condition>);
+pub(super) struct Health(watch::Sender<Condition>);
 
-impl Ledger {
+impl Health {
     pub(super) fn new(condition: Condition) -> Self {
         Self(watch::Sender::new(condition))
     }
@@ -74,23 +74,23 @@ impl Ledger {
     }
 }
 
-/// Writes the ledger, and the log: once for every change.
-pub(super) struct Scribe<'a> {
-    ledger: &'a Ledger,
+/// Writes the health, and the log: once for every change.
+pub(super) struct HealthLog<'a> {
+    health: &'a Health,
     place: &'a str,
     down_since: Option<Instant>,
     /// Nothing has been said yet of a store that was never there.
     silent: bool,
 }
 
-impl<'a> Scribe<'a> {
+impl<'a> HealthLog<'a> {
     /// For a store that has not been seen yet.
-    pub(super) fn new(ledger: &'a Ledger, place: &'a str) -> Self {
-        Self { ledger, place, down_since: Some(Instant::now()), silent: true }
+    pub(super) fn new(health: &'a Health, place: &'a str) -> Self {
+        Self { health, place, down_since: Some(Instant::now()), silent: true }
     }
 
     pub(super) fn up(&mut self) {
-        if !self.ledger.write(Condition::Up) {
+        if !self.health.write(Condition::Up) {
             return;
         }
         let down = self.down_since.take().map_or_else(Default::default, |since| since.elapsed());
@@ -103,7 +103,7 @@ impl<'a> Scribe<'a> {
     }
 
     pub(super) fn down(&mut self, because: StoreError) {
-        let news = self.ledger.write(Condition::Down { because: because.clone() });
+        let news = self.health.write(Condition::Down { because: because.clone() });
         if news || self.silent {
             self.down_since.get_or_insert_with(Instant::now);
             tracing::warn!(store = self.place, reason = %because, "the store is down");

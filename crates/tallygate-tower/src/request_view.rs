@@ -6,14 +6,14 @@ use http::{Extensions, HeaderMap, Method, Request};
 /// What rules see of a request. To take it apart and put it together again costs more than most rules do, so that is done
 /// only for closures.
 #[derive(Clone, Copy)]
-pub(crate) struct Seen<'r> {
+pub(crate) struct RequestView<'r> {
     pub(crate) method: &'r Method,
     pub(crate) headers: &'r HeaderMap,
     pub(crate) extensions: &'r Extensions,
     parts: Option<&'r Parts>,
 }
 
-impl<'r> Seen<'r> {
+impl<'r> RequestView<'r> {
     /// Enough for all but closures.
     pub(crate) fn whole<B>(request: &'r Request<B>) -> Self {
         Self { method: request.method(), headers: request.headers(), extensions: request.extensions(), parts: None }

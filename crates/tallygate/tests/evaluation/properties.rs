@@ -3,11 +3,9 @@
 use std::collections::HashMap;
 
 use proptest::prelude::*;
+use tallygate::{Effect, Evaluation, Store};
 
-use super::super::{Excess, Outcome, Rule, Rules};
-use super::tests::ready;
 use super::*;
-use crate::clock::ManualClock;
 
 /// A policy: its mode, what it does with an excess, its limit (`None`: unlimited), and whether it counts callers apart.
 #[derive(Debug, Clone)]
@@ -30,7 +28,7 @@ impl Written {
 }
 
 /// Who, and what to do.
-type Told = (usize, Charge);
+type Told = (usize, Action);
 
 fn policies() -> impl Strategy<Value = Vec<Written>> {
     let mode = prop::sample::select(Mode::ALL);
@@ -44,9 +42,9 @@ fn policies() -> impl Strategy<Value = Vec<Written>> {
 fn calls() -> impl Strategy<Value = Vec<Vec<Told>>> {
     let cost = || (1..7_u64).prop_map(|units| Cost::new(units).unwrap());
     let charge = prop_oneof![
-        6 => cost().prop_map(Charge::Take),
-        1 => Just(Charge::Look),
-        1 => cost().prop_map(|cost| Charge::GiveBack(cost, None)),
+        6 => cost().prop_map(|cost| Action::new(Verb::Check, cost)),
+        1 => cost().prop_map(|cost| Action::new(Verb::Peek, cost)),
+        1 => cost().prop_map(|cost| Action::new(Verb::Refund, cost)),
     ];
     prop::collection::vec(prop::collection::vec((0..2_usize, charge), 1..4), 1..12)
 }
@@ -70,10 +68,11 @@ impl Model {
         let mut met: [HashMap<(usize, usize), u64>; 3] = Default::default();
         for (at, policy) in policies.iter().enumerate() {
             for (user, charge) in call {
-                let (kind, cost) = match charge {
-                    Charge::GiveBack(cost, _) => (0, cost.get()),
-                    Charge::Look => (1, 1),
-                    Charge::Take(cost) => (2, cost.get()),
+                let cost = charge.cost.get();
+                let kind = match charge.verb.effect() {
+                    Effect::GivesBack => 0,
+                    Effect::Reads => 1,
+                    Effect::Charges => 2,
                 };
                 let most = met[kind].entry((at, if policy.apart { *user } else { 0 })).or_default();
                 *most = (*most).max(cost);
@@ -118,30 +117,34 @@ impl Model {
     }
 }
 
-struct Real {
-    store: MemoryStore,
-    local: MemoryStore,
+struct Real<S> {
+    stores: Stores<S>,
     set: PolicySet,
 }
 
-impl Real {
-    fn new(policies: &[Written]) -> Self {
+impl<S: Store> Real<S> {
+    fn new(policies: &[Written], around: impl Fn(MemoryStore) -> S) -> Self {
         let rules = policies.iter().map(Written::rule).collect();
         let policies = policies.iter().enumerate().map(|(at, policy)| policy.policy(at)).collect();
         let clock = ManualClock::new(Timestamp::from_micros(1_000_000_000));
         let domain = Domain::new("d", policies, Box::new(Rules(rules)));
         let store = || MemoryStore::builder().clock(clock.clone()).build();
-        Self { store: store(), local: store(), set: PolicySet::new(vec![domain]).unwrap() }
+        let stores = Stores::new(around(store())).with_local(store().into());
+        Self { stores, set: PolicySet::new(vec![domain]).unwrap() }
     }
 
-    fn call(&self, call: &[Told]) -> Verdict {
+    fn evaluate(&self, call: &[Told]) -> Evaluation {
         let ask = |(user, charge): &Told| Ask {
             descriptor: Descriptor::new().with("user", user.to_string()),
-            charge: *charge,
+            action: *charge,
             limit: None,
         };
         let asks: Vec<Ask> = call.iter().map(ask).collect();
-        ready(self.set.decide(&self.store, &self.local, "d", &asks)).unwrap()
+        self.set.domain("d").unwrap().evaluate(&asks)
+    }
+
+    fn call(&self, call: &[Told]) -> Verdict {
+        ready(self.evaluate(call).decide(&self.stores, None)).unwrap()
     }
 }
 
@@ -150,7 +153,7 @@ proptest! {
 
     #[test]
     fn a_call_does_what_its_model_does(policies in policies(), calls in calls()) {
-        let (mut model, real) = (Model::default(), Real::new(&policies));
+        let (mut model, real) = (Model::default(), Real::new(&policies, |store| store));
         for call in &calls {
             let before = model.clone();
             let allowed = model.call(&policies, call);
@@ -159,12 +162,24 @@ proptest! {
             for (at, policy) in policies.iter().enumerate() {
                 let Some(amount) = policy.amount else { continue };
                 for user in 0..2 {
-                    let looked = real.call(&[(user, Charge::Look)]);
+                    let looked = real.call(&[(user, Action::new(Verb::Peek, Cost::ONE))]);
                     let ruling = looked.rulings().iter().find(|ruling| ruling.place() == at).unwrap();
                     let used = model.used((at, if policy.apart { user } else { 0 }));
                     prop_assert_eq!(ruling.status().remaining(), amount - used, "p{} {} after {:?}", at, user, call);
                 }
             }
+        }
+    }
+
+    /// As the middleware asks: at once, and again if the store could not answer at once.
+    #[test]
+    fn what_was_tried_at_once_in_vain_is_decided_as_if_it_had_not_been(policies in policies(), calls in calls()) {
+        let (plain, tried) = (Real::new(&policies, |store| store), Real::new(&policies, FaultyStore::new));
+        for call in &calls {
+            let mut evaluation = tried.evaluate(call);
+            let verdict = evaluation.decide_now(&tried.stores);
+            let verdict = verdict.unwrap_or_else(|| ready(evaluation.decide(&tried.stores, None))).unwrap();
+            prop_assert_eq!(verdict, plain.call(call), "{:?}", call);
         }
     }
 }

@@ -1,65 +1,29 @@
-use std::sync::atomic::{AtomicBool, Ordering};
+//! From a call under policies to its verdict: modes, excess, quotas, stores that fail.
 
-mod giving_back;
-mod shortcuts;
+mod properties; // random policies and calls against a model
+mod refunds; // of a verdict, by those who learn only afterwards whether a call counts
 
-use super::super::{Excess, OnError, Outcome, Rule, Rules, Ruling, Want};
-use super::*;
-use crate::clock::ManualClock;
-use crate::counter::{CounterError, CounterName, CounterOp, CounterValue};
-use crate::decision::{Decision, Source};
-use crate::limiter::MAX_CHECKS;
-pub(super) use crate::store::at_once as ready;
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
 
-/// A store that can be switched off.
-struct Frail {
-    store: MemoryStore,
-    down: AtomicBool,
-}
+use tallygate::{
+    Action, Ask, Call, Cost, Descriptor, Domain, Excess, InvalidCheck, ManualClock, MemoryStore, Mode, OnError,
+    Outcome, Policy, PolicySet, Rule, Rules, Ruling, Source, Stores, Timestamp, Verb, Verdict, Want,
+};
+use tallygate_testkit::FaultyStore;
 
-impl Frail {
-    fn new() -> Self {
-        let clock = ManualClock::new(Timestamp::from_micros(1_000_000_000));
-        Self { store: MemoryStore::builder().clock(clock).build(), down: AtomicBool::new(false) }
-    }
-
-    fn works(&self) -> Result<(), StoreError> {
-        match self.down.load(Ordering::Relaxed) {
-            true => Err(StoreError::Unavailable { reason: "switched off".to_owned() }),
-            false => Ok(()),
-        }
-    }
-}
-
-impl Store for Frail {
-    async fn check(&self, checks: &[Check<'_>]) -> Result<Decision, StoreError> {
-        self.works()?;
-        self.store.check(checks).await
-    }
-
-    async fn peek(&self, checks: &[Check<'_>]) -> Result<Decision, StoreError> {
-        self.works()?;
-        self.store.peek(checks).await
-    }
-
-    async fn refund(&self, check: &Check<'_>, charged_at: Option<Timestamp>) -> Result<u64, StoreError> {
-        self.works()?;
-        self.store.refund(check, charged_at).await
-    }
-
-    async fn reset(&self, check: &Check<'_>) -> Result<bool, StoreError> {
-        self.works()?;
-        self.store.reset(check).await
-    }
-
-    async fn count(&self, name: &CounterName, op: CounterOp) -> Result<CounterValue, CounterError> {
-        self.store.count(name, op).await
+/// What a future comes to that waits for nothing.
+fn ready<T>(future: impl Future<Output = T>) -> T {
+    match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(value) => value,
+        Poll::Pending => panic!("it waits"),
     }
 }
 
 struct Scene {
-    store: Frail,
-    local: MemoryStore,
+    stores: Stores<FaultyStore>,
     set: PolicySet,
 }
 
@@ -72,28 +36,30 @@ impl Scene {
 
     fn with_rules(policies: Vec<Policy>, rules: Vec<Rule>) -> Self {
         let domain = Domain::new("d", policies, Box::new(Rules(rules)));
-        let local = MemoryStore::builder().clock(ManualClock::new(Timestamp::from_micros(5_000_000))).build();
-        Self { store: Frail::new(), local, set: PolicySet::new(vec![domain]).unwrap() }
+        let store = |now| MemoryStore::builder().clock(ManualClock::new(Timestamp::from_micros(now))).build();
+        let stores = Stores::new(FaultyStore::new(store(1_000_000_000))).with_local(Arc::new(store(5_000_000)));
+        Self { stores, set: PolicySet::new(vec![domain]).unwrap() }
     }
 
-    fn ask(&self, charge: Charge) -> Verdict {
-        self.ask_all(&[Ask { descriptor: Descriptor::new(), charge, limit: None }])
+    fn ask(&self, verb: Verb, cost: u64) -> Verdict {
+        let action = Action::new(verb, Cost::new(cost).unwrap());
+        self.ask_all(&[Ask { descriptor: Descriptor::new(), action, limit: None }])
     }
 
     fn ask_all(&self, asks: &[Ask]) -> Verdict {
-        ready(self.set.decide(&self.store, &self.local, "d", asks)).unwrap()
+        ready(self.set.domain("d").unwrap().evaluate(asks).decide(&self.stores, None)).unwrap()
     }
 
     fn take(&self, cost: u64) -> Verdict {
-        self.ask(Charge::Take(Cost::new(cost).unwrap()))
+        self.ask(Verb::Check, cost)
     }
 
     fn remaining(&self) -> Vec<u64> {
-        self.ask(Charge::Look).rulings().iter().map(|ruling| ruling.status().remaining()).collect()
+        self.ask(Verb::Peek, 1).rulings().iter().map(|ruling| ruling.status().remaining()).collect()
     }
 
-    fn switch(&self, down: bool) {
-        self.store.down.store(down, Ordering::Relaxed);
+    fn switch_off(&self) {
+        self.stores.shared().switch().off();
     }
 }
 
@@ -168,7 +134,7 @@ fn a_drained_call_is_told_how_long_until_all_of_it_would_fit() {
     let scene = Scene::of(vec![policy("p", "10/h").with_excess(Excess::Drain)]);
     scene.take(7);
     let wait = |verdict: Verdict| verdict.binding().unwrap().status().retry_after();
-    assert_eq!(wait(scene.take(5)), Some(std::time::Duration::from_secs(1800)));
+    assert_eq!(wait(scene.take(5)), Some(Duration::from_secs(1800)));
     assert_eq!(wait(scene.take(11)), None);
 }
 
@@ -188,9 +154,9 @@ fn a_cost_above_the_capacity_is_told_apart_and_never_charged() {
 fn giving_back_never_denies_and_says_how_much_counted() {
     let scene = Scene::of(vec![policy("p", "3/h")]);
     scene.take(3);
-    let back = scene.ask(Charge::GiveBack(Cost::new(2).unwrap(), None));
+    let back = scene.ask(Verb::Refund, 2);
     assert!(back.allowed());
-    assert_eq!((back.rulings()[0].given_back(), back.rulings()[0].status().remaining()), (2, 2));
+    assert_eq!((back.rulings()[0].refunded(), back.rulings()[0].status().remaining()), (2, 2));
 }
 
 #[test]
@@ -227,19 +193,11 @@ fn two_limits_that_requests_bring_along_are_two_states() {
 }
 
 #[test]
-fn an_unknown_domain_has_no_limits() {
-    let scene = Scene::of(vec![policy("p", "0/h")]);
-    let asks = [Ask::new(Descriptor::new(), Cost::ONE)];
-    let verdict = ready(scene.set.decide(&scene.store, &scene.local, "other", &asks)).unwrap();
-    assert!(verdict.allowed() && verdict.binding().is_none());
-}
-
-#[test]
 fn each_policy_answers_for_itself_when_the_store_cannot() {
     let with = |on_error| policy("p", "1/h").with_on_error(on_error);
     let down = |policy| {
         let scene = Scene::of(vec![policy]);
-        scene.switch(true);
+        scene.switch_off();
         let seen: Vec<(Outcome, Source)> =
             (0..2).map(|_| scene.take(1)).map(|one| (one.outcome(), one.rulings()[0].source())).collect();
         seen
@@ -255,7 +213,7 @@ fn each_policy_answers_for_itself_when_the_store_cannot() {
 #[test]
 fn one_policy_that_denies_on_error_keeps_the_others_uncharged() {
     let scene = Scene::of(vec![policy("deny", "9/h").with_on_error(OnError::Deny), policy("local", "1/h")]);
-    scene.switch(true);
+    scene.switch_off();
     for _ in 0..3 {
         let verdict = scene.take(1);
         assert_eq!(verdict.outcome(), Outcome::Unavailable);
@@ -268,7 +226,7 @@ fn one_policy_that_denies_on_error_keeps_the_others_uncharged() {
 fn a_shadow_of_a_dead_store_refuses_nothing() {
     let shadow = policy("p", "1/h").with_mode(Mode::Shadow).with_on_error(OnError::Deny);
     let scene = Scene::of(vec![shadow, policy("local", "5/h")]);
-    scene.switch(true);
+    scene.switch_off();
     assert!(scene.take(1).allowed());
 }
 
@@ -283,8 +241,8 @@ fn near_is_reported_above_the_threshold() {
 fn reset_forgets_what_the_descriptors_fall_under() {
     let scene = Scene::of(vec![policy("p", "1/h"), policy("q", "1/h")]);
     scene.take(1);
-    let asks = [Ask::new(Descriptor::new(), Cost::ONE)];
-    assert_eq!(ready(scene.set.reset(&scene.store, "d", &asks)), Ok(2));
+    let reset = scene.ask(Verb::Reset, 1);
+    assert_eq!(reset.states().map(|ruling| ruling.status().units()).sum::<u64>(), 2);
     assert!(scene.take(1).allowed());
 }
 
@@ -319,9 +277,12 @@ fn a_look_at_a_used_up_quota_does_not_make_another_free() {
     };
     let (policies, rules) = [quota("a", "a"), quota("b", "b")].into_iter().unzip();
     let scene = Scene::with_rules(policies, rules);
-    let ask = |user: &str, charge| Ask { descriptor: Descriptor::new().with("user", user), charge, limit: None };
-    scene.ask_all(&[ask("a", Charge::Take(Cost::ONE))]);
-    let mixed = [ask("a", Charge::Look), ask("b", Charge::Take(Cost::ONE))];
+    let ask = |user: &str, verb| {
+        let action = Action::new(verb, Cost::ONE);
+        Ask { descriptor: Descriptor::new().with("user", user), action, limit: None }
+    };
+    scene.ask_all(&[ask("a", Verb::Check)]);
+    let mixed = [ask("a", Verb::Peek), ask("b", Verb::Check)];
     let allowed: Vec<bool> = (0..3).map(|_| scene.ask_all(&mixed).allowed()).collect();
     assert_eq!(allowed, [true, false, false]);
 }
@@ -331,8 +292,8 @@ fn a_look_at_a_used_up_quota_does_not_make_another_free() {
 fn a_shadow_of_zero_denies_nothing_when_the_store_is_down() {
     let shadow = policy("shadow", "0/h").with_mode(Mode::Shadow);
     let scene = Scene::of(vec![shadow, policy("real", "9/h").with_on_error(OnError::Allow)]);
-    scene.switch(true);
-    let looked = scene.ask(Charge::Look);
+    scene.switch_off();
+    let looked = scene.ask(Verb::Peek, 1);
     assert!(looked.allowed());
     let sources: Vec<Source> = looked.rulings().iter().map(Ruling::source).collect();
     assert_eq!(sources, [Source::ZeroLimit, Source::OnErrorAllow]);
@@ -348,12 +309,12 @@ fn a_limit_of_zero_lends_its_source_to_no_other() {
 /// Quotas were charged before the call was found to be too large.
 #[test]
 fn a_call_of_too_many_limits_is_refused_before_anything_is_charged() {
-    let many = (0..=MAX_CHECKS).map(|at| policy(&format!("p{at}"), "9/h"));
+    let many = (0..=Call::MAX_CHECKS).map(|at| policy(&format!("p{at}"), "9/h"));
     let scene = Scene::of(many.chain([policy("quota", "9/h").with_mode(Mode::Quota)]).collect());
     let asks = [Ask::new(Descriptor::new(), Cost::ONE)];
-    let refused = ready(scene.set.decide(&scene.store, &scene.local, "d", &asks));
-    assert_eq!(refused, Err(InvalidCheck::Count { count: MAX_CHECKS + 1 }));
-    assert!(scene.store.store.is_empty());
+    let refused = ready(scene.set.domain("d").unwrap().evaluate(&asks).decide(&scene.stores, None));
+    assert_eq!(refused, Err(InvalidCheck::Count { count: Call::MAX_CHECKS + 2 }));
+    assert!(scene.stores.shared().store.is_empty());
 }
 
 /// A policy that nobody could ask about hid the wait of the one that denied.
@@ -363,10 +324,10 @@ fn what_is_not_known_does_not_bind_beside_what_is() {
     let scene = Scene::of(vec![unknown, policy("known", "1/min")]);
     // The other policy of the call keeps it from being charged, so that one is charged alone.
     let alone = Scene::of(vec![policy("known", "1/min")]);
-    alone.switch(true);
+    alone.switch_off();
     alone.take(1);
-    let scene = Scene { local: alone.local, ..scene };
-    scene.switch(true);
+    let scene = Scene { stores: scene.stores.with_local(Arc::clone(alone.stores.local())), ..scene };
+    scene.switch_off();
     let denied = scene.take(1);
     assert_eq!(denied.outcome(), Outcome::Denied);
     assert_eq!(denied.binding().unwrap().policy().name(), "known");

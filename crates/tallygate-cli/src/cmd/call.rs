@@ -1,0 +1,215 @@
+//! `tallygate check`, `peek`, `refund` and `reset`: one subject, and the limits it is counted under.
+
+use std::ffi::OsString;
+use std::io::Write;
+
+use anyhow::{bail, ensure};
+use serde_json::{Value, json};
+use tallygate::{Algorithm, Call, Check, Cost, Key, Limit, Timestamp, Verb};
+use tallygate_http::sanitize;
+
+use crate::output::{self, Outcome, OutputArgs};
+use crate::store::{StoreArgs, note_if_forgotten};
+
+// As written on the command line, with the options `M` of one verb. The library reads the texts, so its messages are what
+// the user sees.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args<M: clap::Args> {
+    /// Whom to count: a user, an address, an API key; any bytes
+    subject: OsString,
+    /// How much per how long, for example `100/min`, `10/s burst 50`, `5 per 2h sliding_log`.
+    /// Several limits make one decision: all are charged or none
+    #[arg(short, long = "limit", value_name = "LIMIT", required = true, allow_hyphen_values = true)]
+    limits: Vec<String>,
+    /// The algorithm of the limits that name none [default: token_bucket]
+    #[arg(short, long, value_name = "NAME")]
+    algorithm: Option<Algorithm>,
+    /// The name of the policy; each limit has one of its own, so one name serves as NAME, NAME-2, NAME-3, …
+    #[arg(short, long = "policy", value_name = "NAME", default_value = "cli")]
+    policies: Vec<String>,
+    #[command(flatten)]
+    of_verb: M,
+    #[command(flatten)]
+    store: StoreArgs,
+    #[command(flatten)]
+    output: OutputArgs,
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct CheckArgs {
+    #[command(flatten)]
+    cost: CostArg,
+    /// Make this many calls in a row; the exit code is that of the last
+    #[arg(short, long, value_name = "N")]
+    repeat: Option<u64>,
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct RefundArgs {
+    #[command(flatten)]
+    cost: CostArg,
+    /// When they were charged: `decided_at_us` of the decision. Units that no longer count are not given back
+    #[arg(long, value_name = "MICROS")]
+    decided_at: Option<u64>,
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct CostArg {
+    /// How many units the call takes
+    #[arg(short, long, value_name = "N", default_value = "1", allow_hyphen_values = true)]
+    pub(crate) cost: Cost,
+}
+
+pub(crate) const CHECK_EXAMPLES: &str = "\
+Examples:
+  tallygate check alice --limit 3/min --repeat 5
+  tallygate check alice --limit \"10/s burst 50\" --cost 20 --json
+  tallygate check 203.0.113.7 --limit 10/s --limit \"1000/day sliding_window\"
+  tallygate check alice --limit 100/min --store redis://127.0.0.1:6379
+
+Exit codes: 0 allowed, 1 denied (nothing was charged), 2 error.";
+
+pub(crate) const PEEK_EXAMPLES: &str = "\
+Examples:
+  tallygate peek alice --limit 100/min --store redis://127.0.0.1:6379
+  tallygate peek alice --limit 100/min --cost 20 --json
+
+Exit codes: 0 it would be allowed, 1 it would be denied, 2 error.";
+
+pub(crate) const REFUND_EXAMPLES: &str = "\
+Examples:
+  tallygate refund alice --limit 100/min --cost 20 --store redis://127.0.0.1:6379
+  tallygate refund alice --limit 100/min --decided-at 1767225600000000
+
+With several limits each is given back on its own. Exit codes: 0 done, 2 error.";
+
+pub(crate) const RESET_EXAMPLES: &str = "\
+Examples:
+  tallygate reset alice --limit 100/min --store redis://127.0.0.1:6379
+
+The limit says which state is meant: each algorithm keeps its own. Exit codes: 0 done, 2 error.";
+
+pub(crate) async fn check(args: Args<CheckArgs>, out: &mut impl Write) -> anyhow::Result<Outcome> {
+    let rules = args.rules()?;
+    let checks = args.checks(&rules, args.of_verb.cost.cost)?;
+    let Some(repeat) = args.of_verb.repeat else { return args.decide(Verb::Check, &checks, out).await };
+    // What is wrong with the question is said before a store is opened.
+    let call = Call::new(Verb::Check, &checks)?;
+    ensure!(repeat > 0, "--repeat 0 makes no call: say how many, for example --repeat 5");
+    let store = args.store.open().await?;
+    let (mut last, mut allowed) = (Outcome::Allowed, 0);
+    for number in 1..=repeat {
+        let decision = call.ask(&store).await?;
+        last = Outcome::from(&decision);
+        allowed += u64::from(last == Outcome::Allowed);
+        if args.output.json {
+            output::write_decision(out, &args.output, &policies(&checks), &decision)?;
+        } else {
+            let digits = repeat.to_string().len();
+            writeln!(out, "{number:>digits$}  {}", output::decision_text(&policies(&checks), &decision))?;
+        }
+    }
+    if !args.output.json {
+        writeln!(out, "{allowed} of {repeat} allowed, {} denied", repeat - allowed)?;
+    }
+    Ok(last)
+}
+
+pub(crate) async fn peek(args: Args<CostArg>, out: &mut impl Write) -> anyhow::Result<Outcome> {
+    let rules = args.rules()?;
+    args.decide(Verb::Peek, &args.checks(&rules, args.of_verb.cost)?, out).await
+}
+
+pub(crate) async fn refund(args: Args<RefundArgs>, out: &mut impl Write) -> anyhow::Result<Outcome> {
+    let (rules, cost) = (args.rules()?, args.of_verb.cost.cost);
+    let charged_at = args.of_verb.decided_at.map(Timestamp::from_micros);
+    let mut checks = args.checks(&rules, cost)?;
+    checks.iter_mut().for_each(|check| *check = check.with_charged_at(charged_at));
+    args.give_back(Verb::Refund, &checks, out, |policy, refunded| {
+        let text = format!("{refunded} of {cost} given back");
+        (text, json!({ "policy": policy, "cost": cost.get(), "refunded": refunded }))
+    })
+    .await
+}
+
+pub(crate) async fn reset(args: Args<()>, out: &mut impl Write) -> anyhow::Result<Outcome> {
+    let rules = args.rules()?;
+    args.give_back(Verb::Reset, &args.checks(&rules, Cost::ONE)?, out, |policy, forgotten| {
+        let text = if forgotten > 0 { "forgotten" } else { "there was nothing to forget" };
+        (text.to_owned(), json!({ "policy": policy, "existed": forgotten > 0 }))
+    })
+    .await
+}
+
+impl<M: clap::Args> Args<M> {
+    async fn decide(&self, verb: Verb, checks: &[Check<'_>], out: &mut impl Write) -> anyhow::Result<Outcome> {
+        let call = Call::new(verb, checks)?;
+        let store = self.store.open().await?;
+        let decision = call.ask(&store).await?;
+        output::write_decision(out, &self.output, &policies(checks), &decision)?;
+        note_if_forgotten(&store);
+        Ok(Outcome::from(&decision))
+    }
+
+    /// Gives back under each limit on its own, and says so as `tell` does of its policy and units, in text and JSON.
+    async fn give_back(
+        &self,
+        verb: Verb,
+        checks: &[Check<'_>],
+        out: &mut impl Write,
+        tell: impl Fn(&str, u64) -> (String, Value),
+    ) -> anyhow::Result<Outcome> {
+        let store = self.store.open().await?;
+        let mut objects = Vec::new();
+        for check in checks {
+            let policy = check.key.policy();
+            let units = Call::new(verb, &[*check])?.ask(&store).await?.binding().units();
+            let (text, object) = tell(policy, units);
+            if !self.output.json {
+                writeln!(out, "{}: {text}", sanitize::text(policy))?;
+            }
+            objects.push(object);
+        }
+        if self.output.json {
+            output::write_json(out, &json!({ format!("{}s", verb.name()): objects }))?;
+        }
+        note_if_forgotten(&store);
+        Ok(Outcome::Allowed)
+    }
+
+    /// The limits with their policies, in the order in which they were written.
+    fn rules(&self) -> anyhow::Result<Vec<(String, Limit)>> {
+        let count = self.limits.len();
+        let names = match self.policies.as_slice() {
+            [name] => {
+                let numbered = (2..=count).map(|number| format!("{name}-{number}"));
+                std::iter::once(name.clone()).chain(numbered).collect()
+            }
+            names if names.len() == count => names.to_vec(),
+            names => bail!(
+                "there are {} policy names for {count} limits: give one for each limit, or a single one for all",
+                names.len()
+            ),
+        };
+        let limits = self.limits.iter().map(|text| limit(text, self.algorithm));
+        names.into_iter().zip(limits).map(|(name, limit)| Ok((name, limit?))).collect()
+    }
+
+    fn checks<'a>(&'a self, rules: &'a [(String, Limit)], cost: Cost) -> anyhow::Result<Vec<Check<'a>>> {
+        let subject = self.subject.as_encoded_bytes();
+        rules.iter().map(|(policy, limit)| Ok(Check::new(Key::new(policy, subject)?, limit).cost(cost))).collect()
+    }
+}
+
+fn policies<'c>(checks: &[Check<'c>]) -> Vec<&'c str> {
+    checks.iter().map(|check| check.key.policy()).collect()
+}
+
+fn limit(text: &str, asked: Option<Algorithm>) -> anyhow::Result<Limit> {
+    let limit = Limit::parse_with(text, asked)?;
+    if let Some(asked) = asked.filter(|asked| *asked != limit.algorithm()) {
+        let written = limit.algorithm();
+        bail!("the limit `{text}` names {written} and --algorithm names {asked}: leave one of them out");
+    }
+    Ok(limit)
+}

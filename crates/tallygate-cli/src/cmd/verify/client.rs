@@ -1,0 +1,57 @@
+//! One client: calls one after the other, and says what it was answered.
+
+use std::time::Duration;
+
+use tallygate::{CheckError, Limiter, Store, StoreError};
+use tokio::sync::mpsc;
+use tokio::time::{Instant, sleep};
+
+use super::protocol::Entry;
+use super::random::Random;
+use super::scenario::{self, Scenario};
+
+/// Calls made back to back before a pause.
+const BURST: u64 = 16;
+
+/// One client of a store.
+pub(crate) struct Client<S> {
+    pub(crate) limiter: Limiter<S>,
+    pub(crate) scenario: Scenario,
+    /// The policy of the first limit.
+    pub(crate) name: String,
+    pub(crate) random: Random,
+    /// Between bursts.
+    pub(crate) pause: Duration,
+    pub(crate) entries: mpsc::Sender<Entry>,
+}
+
+impl<S: Store> Client<S> {
+    pub(crate) async fn call_until(mut self, until: Instant) -> anyhow::Result<()> {
+        let subjects: Vec<String> = (0..scenario::KEYS).map(scenario::subject).collect();
+        let policies = self.scenario.policies(&self.name);
+        for number in 1.. {
+            if Instant::now() >= until {
+                break;
+            }
+            let (key, cost) = scenario::pick(&mut self.random)?;
+            let checks = self.scenario.checks(&policies, &subjects[usize::from(key)], cost)?;
+            let answer = match self.limiter.check_all(&checks).await {
+                Ok(decision) => Entry::answer(key, cost, &decision),
+                Err(CheckError::Store(StoreError::Ambiguous { .. })) => Entry::Unknown { key },
+                Err(CheckError::Store(StoreError::Corrupt { reason })) => {
+                    anyhow::bail!("the store holds something tallygate did not write: {reason}")
+                }
+                Err(error) => Entry::Failed { why: error.to_string() },
+            };
+            if matches!(answer, Entry::Failed { .. }) {
+                // A store that refuses at once would otherwise be asked, and complained about, a million times.
+                sleep(Duration::from_millis(10)).await;
+            }
+            self.entries.send(answer).await?;
+            if number % BURST == 0 && !self.pause.is_zero() {
+                sleep(self.pause).await;
+            }
+        }
+        Ok(())
+    }
+}

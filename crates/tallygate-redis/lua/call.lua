@@ -1,0 +1,101 @@
+-- Any call: reads the clock once, judges every check, and only then writes.
+-- KEYS[i]      the state of check i; all in one slot
+-- ARGV[1]      check, peek, refund or reset
+-- ARGV[2]      1 if the call is denied already, else 0
+-- ARGV[3]      13 bytes for each check: the kind of its state (2 letters); e, q or s for enforce, quota or shadow; d if it drains;
+--              h if it is denied for good; when the units of a refund were charged, a double in microseconds, 0 for now
+-- ARGV[3 + i]  check i: its cost and the numbers of its limit, as in check.lua
+-- reply        whether the call is allowed (1 byte), now (a double), then for each check 1 byte: 0 denied, 1 allowed, 2 unreadable.
+--              After 0 or 1 four doubles: remaining, retry_after, reset_after and the units that were charged or given back.
+--              After 2 the length (4 bytes) and the text of what the twin returned. Or, if a check that decides the call
+--              cannot be read, that text alone: nothing has been written then.
+local time = redis.call('TIME')
+local now = time[1] * 1000000 + time[2]
+local twins = {}
+--[[twins]]
+
+local sub, byte, pack = string.sub, string.byte, struct.pack
+local ENFORCE, QUOTA, SHADOW, DRAINS, HOPELESS = byte('eqsdh', 1, 5)
+
+-- The text of an error that a twin raised: an answer, as from a twin that cannot read its state.
+local function text_of(error)
+  return '?' .. (type(error) == 'table' and error.err or tostring(error))
+end
+
+local function unreadable(text)
+  return pack('<BI', 2, #text) .. text
+end
+
+-- One call, whose checks are KEYS[from] to KEYS[from + count - 1] and the arguments beside them. Besides the verbs of a call a twin
+-- takes adopt: to write only a state that was made to fit other numbers.
+local function call(verb, denied, heads, from, count)
+  local answers, enforced, quotas, quota, all = {}, not denied, false, false, true
+  -- Of each check that was judged alone: whether it fits, what is left, the waits, and whether its state was made to fit.
+  local fits, left, retries, resets, changes = {}, {}, {}, {}, {}
+  for i = 1, count do
+    local key, packed, head = KEYS[from + i - 1], ARGV[from + i + 2], 13 * i - 12
+    local twin = twins[sub(heads, head, head + 1)]
+    if verb == 'reset' then
+      answers[i] = pack('<Bdddd', 1, 0, 0, 0, redis.call('UNLINK', key))
+    elseif verb == 'refund' then
+      local charged_at = struct.unpack('<d', heads, head + 5)
+      if charged_at == 0 then charged_at = now end
+      local done, refused, _, _, _, _, given = pcall(twin, key, packed, now, 'refund', charged_at)
+      if not done then refused = text_of(refused) end
+      if type(refused) == 'string' then
+        answers[i] = unreadable(refused)
+      else
+        -- More may be given back than a limit ever holds: what is left is asked for at no cost.
+        local _, remaining, _, reset_after = twin(key, pack('<d', 0) .. sub(packed, 9), now, 'peek', 0)
+        answers[i] = pack('<Bdddd', 1, remaining, 0, reset_after, given)
+      end
+    else
+      local mode, _, hopeless = byte(heads, head + 2, head + 4)
+      local done, fit, remaining, retry_after, reset_after, changed = pcall(twin, key, packed, now, 'peek', 0)
+      if not done then fit = text_of(fit) end
+      if type(fit) == 'string' then
+        if mode ~= SHADOW then return fit end
+        answers[i] = unreadable(fit)
+      else
+        fit = fit and hopeless ~= HOPELESS
+        fits[i], left[i], retries[i], resets[i], changes[i] = fit, remaining, retry_after, reset_after, changed
+        if mode == ENFORCE then
+          enforced = enforced and fit
+        elseif mode == QUOTA then
+          quotas, quota = true, quota or fit
+        end
+      end
+    end
+  end
+
+  if verb == 'check' or verb == 'peek' then
+    all = enforced and (quota or not quotas)
+    for i = 1, count do
+      if not answers[i] then
+        -- What is taken of a state: see Settlement::taking in tallygate/src/call.rs.
+        local key, packed, head = KEYS[from + i - 1], ARGV[from + i + 2], 13 * i - 12
+        local twin = twins[sub(heads, head, head + 1)]
+        local mode, drains = byte(heads, head + 2, head + 3)
+        local fit, remaining, retry_after, reset_after, units = fits[i], left[i], retries[i], resets[i], 0
+        local takes = verb == 'check'
+          and (mode == ENFORCE and (all or not fit) or mode == QUOTA and enforced or mode == SHADOW and all)
+        if takes and fit then
+          units = struct.unpack('<d', packed)
+          local _
+          _, remaining, retry_after, reset_after = twin(key, packed, now, 'check', 0)
+        elseif takes and drains == DRAINS and remaining > 0 then
+          units = remaining
+          twin(key, pack('<d', units) .. sub(packed, 9), now, 'check', 0)
+          local _
+          _, remaining, retry_after, reset_after = twin(key, packed, now, 'peek', 0)
+        elseif verb == 'check' and changes[i] then
+          twin(key, packed, now, 'adopt', 0)
+        end
+        answers[i] = pack('<Bdddd', fit and 1 or 0, remaining, retry_after, reset_after, units)
+      end
+    end
+  end
+  return pack('<Bd', all and 1 or 0, now) .. table.concat(answers)
+end
+
+return call(ARGV[1], ARGV[2] == '1', ARGV[3], 1, #KEYS)

@@ -1,0 +1,2 @@
+-- Reads a packed state.
+local value = redis.call('GET', key)

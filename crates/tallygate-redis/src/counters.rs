@@ -1,0 +1,49 @@
+//! Counters: one script for all operations.
+
+use std::time::Duration;
+
+use redis::Value;
+use tallygate::{CounterError, CounterName, CounterOp, CounterValue, Counters, Key};
+
+use crate::store::RedisStore;
+use crate::wire::corrupt;
+
+impl Counters for RedisStore {
+    async fn count(&self, name: &CounterName, op: CounterOp) -> Result<CounterValue, CounterError> {
+        let millis =
+            |ttl: Option<Duration>| ttl.map_or(String::new(), |ttl| ttl.as_micros().div_ceil(1000).to_string());
+        let (verb, delta, ttl) = match op {
+            CounterOp::Add { delta, ttl } => ("add", delta.to_string(), millis(ttl)),
+            CounterOp::AddFloat { delta, ttl } => ("add_float", format!("{delta:e}"), millis(ttl)),
+            CounterOp::Get => ("get", String::new(), String::new()),
+            CounterOp::Delete => ("delete", String::new(), String::new()),
+        };
+        let too_long = |_| CounterError::Name { bytes: name.as_str().len() };
+        let key = Key::new("counter", name.as_str()).map_err(too_long)?;
+        let engine = &self.engine;
+        let (key, deadline) = (key.encode(&engine.prefix, "n"), engine.client.default_deadline());
+        let reply = engine.client.run(&engine.scripts.counter, &[key], &[verb, &delta, &ttl], deadline).await?;
+        let (outcome, text) = match &reply {
+            Value::Array(parts) => match parts.as_slice() {
+                [Value::BulkString(outcome), Value::BulkString(text)] => (outcome, String::from_utf8_lossy(text)),
+                _ => return Err(corrupt(&format!("it answered {reply:?}")).into()),
+            },
+            _ => return Err(corrupt(&format!("it answered {reply:?}")).into()),
+        };
+        // In the words of the embedded store, which writes fractions its own way.
+        let told = || match CounterValue::from_text(&text) {
+            Ok(CounterValue::Float(value)) => value.to_string(),
+            _ => text.to_string(),
+        };
+        let delta = if let CounterOp::AddFloat { delta, .. } = op { delta.to_string() } else { delta };
+        match outcome.as_slice() {
+            // What is gone need not have been a number.
+            b"ok" if op == CounterOp::Delete => Ok(CounterValue::from_text(&text).unwrap_or(CounterValue::Integer(0))),
+            b"ok" => CounterValue::from_text(&text),
+            b"overflow" => Err(CounterError::Overflow { value: told(), delta }),
+            b"not_an_integer" => Err(CounterError::NotAnInteger { value: told() }),
+            b"not_a_number" => Err(CounterError::NotANumber { value: text.into_owned() }),
+            _ => Err(corrupt(&format!("it answered {reply:?}")).into()),
+        }
+    }
+}

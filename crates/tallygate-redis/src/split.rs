@@ -1,0 +1,199 @@
+//! A call whose states live in different slots of a cluster: no script can take them all, so they are charged apart, and what was
+//! charged for a call that is then denied is given back.
+
+use std::pin::pin;
+use std::sync::Arc;
+
+use tallygate::{Decision, Effect, Mode, Settlement, Source, Status, StoreError, Taking, Timestamp, Verb};
+use tokio::sync::oneshot;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, timeout_at};
+
+use crate::connection::Deadline;
+use crate::store::Engine;
+use crate::wire::Asked;
+
+/// A call that outlives its caller: once begun, it is finished.
+pub(crate) struct Split {
+    pub(crate) engine: Arc<Engine>,
+    pub(crate) verb: Verb,
+    pub(crate) denied: bool,
+    pub(crate) asked: Vec<Asked>,
+    pub(crate) deadline: Deadline,
+}
+
+/// What became of one check.
+#[derive(Debug, Clone)]
+struct Part {
+    answer: Result<Status, StoreError>,
+    decided_at: Timestamp,
+}
+
+type Answer = Result<Decision, StoreError>;
+/// Runs under way, one for each slot: the places of its checks, and what became of them.
+type Runs = JoinSet<(Vec<usize>, Answer)>;
+
+impl Split {
+    /// Runs in a task of its own. The answer comes by the deadline; what is under way then is waited for all the same, so that
+    /// nothing that was charged too late stays charged.
+    pub(crate) async fn run(self, answer: oneshot::Sender<Answer>, together: bool) {
+        if together {
+            let mut run = pin!(self.engine.run(self.verb, self.denied, &self.asked, self.patient()));
+            let in_time = timeout_at(self.deadline.answer_by, &mut run).await;
+            let late = in_time.is_err();
+            let _ = answer.send(in_time.unwrap_or_else(|_| Err(too_late())));
+            if late {
+                let _ = run.await;
+            }
+            return;
+        }
+        let mut parts = vec![None; self.asked.len()];
+        if self.verb.effect() != Effect::Charges {
+            let mut runs = self.start(self.verb, self.denied, |_| true);
+            let in_time = self.collect_in_time(&mut runs, &mut parts).await;
+            let _ = answer.send(if in_time { self.decision(&parts) } else { Err(too_late()) });
+            return collect(&mut runs, &mut parts).await;
+        }
+        let mut runs = self.start(self.verb, self.denied, |mode| mode == Mode::Enforce);
+        // A quota that fits is charged, whatever others of its slot say.
+        let quota_verb = if self.denied { Verb::Peek } else { self.verb };
+        let mut quotas = self.start(quota_verb, false, |mode| mode == Mode::Quota);
+        let in_time =
+            self.collect_in_time(&mut runs, &mut parts).await && self.collect_in_time(&mut quotas, &mut parts).await;
+        let failed =
+            |parts: &[Option<Part>]| parts.iter().flatten().find_map(|part| part.answer.as_ref().err()).cloned();
+        let error = if in_time { failed(&parts) } else { Some(too_late()) };
+        if let Some(error) = error {
+            let _ = answer.send(Err(error));
+            collect(&mut runs, &mut parts).await;
+            collect(&mut quotas, &mut parts).await;
+            return finish(self.give_back(&charged(&parts))).await;
+        }
+        let fits = |place: usize| matches!(&parts[place], Some(Part { answer: Ok(status), .. }) if status.allowed());
+        let judged = self.asked.iter().enumerate().map(|(place, asked)| (asked.mode, fits(place)));
+        let settlement = Settlement::of(self.denied, judged);
+        let mut too_much = charged(&parts);
+        too_much.retain(|&(place, ..)| {
+            let asked = &self.asked[place];
+            settlement.taking(asked.mode, asked.drains, fits(place)) == Taking::Nothing
+        });
+        let mut undo = self.give_back(&too_much);
+        let shadow_verb = if settlement.allowed() { self.verb } else { Verb::Peek };
+        let mut shadows = self.start(shadow_verb, false, |mode| mode == Mode::Shadow);
+        self.collect_in_time(&mut shadows, &mut parts).await;
+        let undone = async { while undo.join_next().await.is_some() {} };
+        let _ = timeout_at(self.deadline.answer_by, undone).await;
+        for (place, units, _) in &too_much {
+            if let Some(Part { answer: Ok(status), .. }) = &mut parts[*place] {
+                *status = status.with_refund(*units);
+            }
+        }
+        let decision = self.decision(&parts).map(|decision| decision.with_allowed(settlement.allowed()));
+        let _ = answer.send(decision);
+        finish(shadows).await;
+        finish(undo).await;
+    }
+
+    /// Nothing is sent later than the caller allows, but what was sent is waited for twice as long as the store is given.
+    fn patient(&self) -> Deadline {
+        let usual = self.engine.client.default_deadline().answer_by;
+        Deadline { send_by: self.deadline.send_by, answer_by: usual + usual.saturating_duration_since(Instant::now()) }
+    }
+
+    /// False if the deadline came first.
+    async fn collect_in_time(&self, runs: &mut Runs, parts: &mut [Option<Part>]) -> bool {
+        timeout_at(self.deadline.answer_by, collect(runs, parts)).await.is_ok()
+    }
+
+    /// Asks about the checks of some modes, those of each slot together and all slots at once.
+    fn start(&self, verb: Verb, denied: bool, chosen: impl Fn(Mode) -> bool) -> Runs {
+        let places: Vec<usize> = (0..self.asked.len()).filter(|&place| chosen(self.asked[place].mode)).collect();
+        self.spawn(verb, denied, &self.asked, &places, self.patient())
+    }
+
+    /// Gives units back. What cannot be given back stays charged until it stops counting.
+    fn give_back(&self, charged: &[(usize, u64, Timestamp)]) -> Runs {
+        let mut asked = self.asked.clone();
+        for &(place, units, at) in charged {
+            (asked[place].cost, asked[place].charged_at) = (units, Some(at));
+        }
+        let places: Vec<usize> = charged.iter().map(|(place, ..)| *place).collect();
+        self.spawn(Verb::Refund, false, &asked, &places, self.engine.client.default_deadline())
+    }
+
+    fn spawn(&self, verb: Verb, denied: bool, asked: &[Asked], places: &[usize], deadline: Deadline) -> Runs {
+        let mut runs = JoinSet::new();
+        for group in self.engine.by_slot(asked, places) {
+            let engine = Arc::clone(&self.engine);
+            let asked: Vec<Asked> = group.iter().map(|&place| asked[place].clone()).collect();
+            runs.spawn(async move { (group, engine.run(verb, denied, &asked, deadline).await) });
+        }
+        runs
+    }
+
+    /// The answer to the call. What only a shadow could not be asked about does not keep the others from being answered, and
+    /// neither does one refund of several.
+    fn decision(&self, parts: &[Option<Part>]) -> Answer {
+        let (mut statuses, mut failures) = (Vec::new(), Vec::new());
+        // Each slot is decided by the clock of its own server; no refund can profit from the earliest.
+        let mut decided_at: Option<Timestamp> = None;
+        for (place, asked) in self.asked.iter().enumerate() {
+            let lost = || StoreError::Ambiguous { reason: "a part of the call was lost".to_owned() };
+            let part = parts[place].as_ref();
+            match part.map_or_else(|| Err(lost()), |part| part.answer.clone()) {
+                Ok(status) => {
+                    statuses.push(status);
+                    let at = part.map(|part| part.decided_at);
+                    decided_at = decided_at.map_or(at, |earliest| at.map(|at| at.min(earliest)));
+                }
+                Err(error) => {
+                    statuses.push(Status::untouched(&asked.limit));
+                    failures.push((place, error));
+                }
+            }
+        }
+        let decides = |place: usize| self.verb.effect() == Effect::Reads && self.asked[place].mode != Mode::Shadow;
+        if failures.len() == self.asked.len() || failures.iter().any(|(place, _)| decides(*place)) {
+            return Err(failures.swap_remove(0).1);
+        }
+        let judged = self.asked.iter().zip(&statuses).map(|(asked, status)| (asked.mode, status.allowed()));
+        let allowed = Settlement::of(self.denied, judged).allowed();
+        let decided_at = decided_at.unwrap_or(Timestamp::from_micros(0));
+        let decision = Decision::new(allowed, statuses, Source::Store, decided_at);
+        Ok(decision.with_failures(failures).into_split())
+    }
+}
+
+fn too_late() -> StoreError {
+    StoreError::Ambiguous { reason: "the deadline passed before every slot had answered".to_owned() }
+}
+
+/// Waits for the end of runs whose answers nobody needs.
+async fn finish<T: 'static>(mut runs: JoinSet<T>) {
+    while runs.join_next().await.is_some() {}
+}
+
+async fn collect(runs: &mut Runs, parts: &mut [Option<Part>]) {
+    while let Some(done) = runs.join_next().await {
+        let Ok((group, answer)) = done else { continue };
+        for (at, place) in group.into_iter().enumerate() {
+            parts[place] = Some(match &answer {
+                Ok(decision) => Part {
+                    answer: decision.failure(at).map_or(Ok(decision.statuses()[at]), |error| Err(error.clone())),
+                    decided_at: decision.decided_at(),
+                },
+                Err(error) => Part { answer: Err(error.clone()), decided_at: Timestamp::from_micros(0) },
+            });
+        }
+    }
+}
+
+/// What was charged: the place of the check, how many units, and when.
+fn charged(parts: &[Option<Part>]) -> Vec<(usize, u64, Timestamp)> {
+    let units = |(place, part): (usize, &Option<Part>)| {
+        let part = part.as_ref()?;
+        let units = part.answer.as_ref().ok()?.units();
+        (units > 0).then_some((place, units, part.decided_at))
+    };
+    parts.iter().enumerate().filter_map(units).collect()
+}

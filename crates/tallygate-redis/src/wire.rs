@@ -1,0 +1,217 @@
+//! How checks and answers are written for the scripts.
+
+use redis::Value;
+use tallygate::{Check, Decision, Limit, Mode, Source, Status, StoreError, Timestamp, Verb};
+
+use crate::connection::Failure;
+
+/// The format of states that the scripts read and write.
+const VERSION: u8 = 1;
+/// The formats of versions to come. Text that somebody else wrote begins with none of them.
+const NEWER: std::ops::Range<u8> = VERSION + 1..b' ';
+
+/// One check as the scripts take it, owned, so that what must be finished can outlive its caller.
+#[derive(Debug, Clone)]
+pub(crate) struct Asked {
+    pub(crate) key: String,
+    pub(crate) kind: &'static str,
+    pub(crate) limit: Limit,
+    pub(crate) cost: u64,
+    pub(crate) mode: Mode,
+    pub(crate) drains: bool,
+    pub(crate) hopeless: bool,
+    pub(crate) charged_at: Option<Timestamp>,
+}
+
+impl Asked {
+    pub(crate) fn new(check: &Check<'_>, prefix: &str) -> Self {
+        let kind = check.limit.algorithm().kind();
+        Self {
+            key: check.key.encode(prefix, kind),
+            kind,
+            limit: check.limit.clone(),
+            cost: check.cost.get(),
+            mode: check.mode(),
+            drains: check.drains(),
+            hopeless: check.is_hopeless(),
+            charged_at: check.charged_at(),
+        }
+    }
+
+    /// What `call.lua` wants to know of it besides its numbers.
+    pub(crate) fn head(&self, into: &mut Vec<u8>) {
+        into.extend_from_slice(self.kind.as_bytes());
+        into.push(match self.mode {
+            Mode::Enforce => b'e',
+            Mode::Quota => b'q',
+            Mode::Shadow => b's',
+        });
+        into.push(if self.drains { b'd' } else { b'-' });
+        into.push(if self.hopeless { b'h' } else { b'-' });
+        into.extend_from_slice(&double(self.charged_at.map_or(0, Timestamp::as_micros)));
+    }
+}
+
+/// A cost and the numbers of a limit, as its twin reads them.
+pub(crate) fn pack(cost: u64, limit: &Limit) -> Vec<u8> {
+    let numbers = &limit.numbers().packed;
+    let mut packed = Vec::with_capacity(8 + numbers.len());
+    packed.extend_from_slice(&double(cost));
+    packed.extend_from_slice(numbers);
+    packed
+}
+
+/// The answer of `check.lua`.
+pub(crate) fn read_check(reply: &Value, check: &Check<'_>) -> Result<Decision, StoreError> {
+    let mut reader = Reader::new(reply)?;
+    let allowed = reader.byte()? == 1;
+    let now = Timestamp::from_micros(reader.number()?);
+    let status = reader.status(check.limit, allowed)?;
+    reader.end()?;
+    let units = if allowed { check.cost.get() } else { 0 };
+    Ok(Decision::of_one(status.with_units(units), Source::Store, now))
+}
+
+/// The answer of `call.lua`.
+pub(crate) fn read_call(reply: &Value, verb: Verb, asked: &[Asked]) -> Result<Decision, StoreError> {
+    let mut reader = Reader::new(reply)?;
+    let allowed = reader.byte()? == 1;
+    let now = Timestamp::from_micros(reader.number()?);
+    let (mut statuses, mut failures) = (Vec::with_capacity(asked.len()), Vec::new());
+    for (place, asked) in asked.iter().enumerate() {
+        statuses.push(match reader.byte()? {
+            fits @ (0 | 1) => {
+                let status = reader.status(&asked.limit, fits == 1)?;
+                let status = match verb {
+                    Verb::Reset => Status::untouched(&asked.limit),
+                    _ if asked.hopeless => status.into_never(),
+                    _ => status,
+                };
+                status.with_units(reader.number()?)
+            }
+            _ => {
+                failures.push((place, unreadable(reader.text()?)));
+                Status::untouched(&asked.limit)
+            }
+        });
+    }
+    reader.end()?;
+    if failures.len() == asked.len() {
+        return Err(failures.swap_remove(0).1);
+    }
+    Ok(Decision::new(allowed, statuses, Source::Store, now).with_failures(failures))
+}
+
+/// What a twin said of a state it cannot read: `!` and the version of the state, or `?` and an error.
+fn unreadable(text: &[u8]) -> StoreError {
+    match text {
+        [b'!', version] if NEWER.contains(version) => StoreError::NewerFormat {
+            reason: format!("its format is {version}, and this version reads format {VERSION}"),
+        },
+        [b'?', error @ ..] => Failure::of_error(&String::from_utf8_lossy(error)).at(&"the server"),
+        _ => corrupt("the state is in no format of tallygate"),
+    }
+}
+
+struct Reader<'r> {
+    rest: &'r [u8],
+}
+
+impl<'r> Reader<'r> {
+    fn new(reply: &'r Value) -> Result<Self, StoreError> {
+        match reply {
+            // An answer begins with a flag.
+            Value::BulkString(text) if matches!(text[..], [b'!' | b'?', ..]) => Err(unreadable(text)),
+            Value::BulkString(rest) => Ok(Self { rest }),
+            other => Err(corrupt(&format!("it answered {other:?}"))),
+        }
+    }
+
+    fn take(&mut self, bytes: usize) -> Result<&'r [u8], StoreError> {
+        let (taken, rest) = self.rest.split_at_checked(bytes).ok_or_else(|| corrupt("its answer is too short"))?;
+        self.rest = rest;
+        Ok(taken)
+    }
+
+    fn byte(&mut self) -> Result<u8, StoreError> {
+        match self.take(1)? {
+            [byte @ 0..=2] => Ok(*byte),
+            _ => Err(corrupt("a flag of its answer is none")),
+        }
+    }
+
+    /// A length and that many bytes.
+    fn text(&mut self) -> Result<&'r [u8], StoreError> {
+        let length = self.take(4)?.iter().rev().fold(0_usize, |length, byte| length << 8 | usize::from(*byte));
+        self.take(length)
+    }
+
+    fn status(&mut self, limit: &Limit, allowed: bool) -> Result<Status, StoreError> {
+        let (remaining, retry_after, reset_after) = (self.number()?, self.number()?, self.number()?);
+        Ok(Status::from_parts(limit, allowed, remaining, retry_after, reset_after))
+    }
+
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "checked to be a whole number in range"
+    )]
+    fn number(&mut self) -> Result<u64, StoreError> {
+        let bytes = self.take(8)?.try_into().unwrap_or_default();
+        let number = f64::from_le_bytes(bytes);
+        if number.fract() != 0.0 || !(0.0..=MAX_EXACT).contains(&number) {
+            return Err(corrupt(&format!("it answered the number {number}")));
+        }
+        Ok(number as u64)
+    }
+
+    fn end(self) -> Result<(), StoreError> {
+        if self.rest.is_empty() { Ok(()) } else { Err(corrupt("its answer is too long")) }
+    }
+}
+
+/// The largest whole number below which every whole number is a double.
+const MAX_EXACT: f64 = 9_007_199_254_740_992.0;
+
+#[expect(clippy::cast_precision_loss, reason = "no cost and no instant is above 2^53")]
+fn double(number: u64) -> [u8; 8] {
+    (number as f64).to_le_bytes()
+}
+
+pub(crate) fn corrupt(reason: &str) -> StoreError {
+    StoreError::Corrupt { reason: reason.to_owned() }
+}
+
+#[cfg(test)]
+mod tests {
+    use tallygate::Key;
+
+    use super::*;
+
+    #[test]
+    fn an_answer_that_is_not_ours_is_refused() {
+        let limit: Limit = "5/min".parse().unwrap();
+        let check = Check::new(Key::new("p", "s").unwrap(), &limit);
+        let asked = [Asked::new(&check, "t")];
+        let read = |reply: &Value| [read_check(reply, &check), read_call(reply, Verb::Check, &asked)];
+        for reply in [
+            Value::Nil,
+            Value::Int(1),
+            Value::BulkString(vec![]),
+            Value::BulkString(vec![0; 32]),
+            Value::BulkString(vec![0; 35]),
+            Value::BulkString(f64::NAN.to_le_bytes().to_vec()),
+            Value::BulkString([&[1], f64::MAX.to_le_bytes().as_slice(), &[0; 24]].concat()),
+            Value::BulkString(b"!".to_vec()),
+            Value::BulkString(b"!\x01".to_vec()),
+        ] {
+            for answer in read(&reply) {
+                assert!(matches!(answer, Err(StoreError::Corrupt { .. })), "{reply:?}: {answer:?}");
+            }
+        }
+        let [newer, also] = read(&Value::BulkString(b"!\x02".to_vec()));
+        assert!(matches!(newer, Err(StoreError::NewerFormat { .. })) && newer == also);
+        let whole = [&[1], 1.0_f64.to_le_bytes().as_slice(), &[0; 24]].concat();
+        assert!(read_check(&Value::BulkString(whole), &check).unwrap().allowed());
+    }
+}

@@ -1,0 +1,176 @@
+//! Makes the calls, waits until nothing is under way, and judges what is left.
+
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use tallygate::{Cost, Effect, Verb};
+
+use super::scene::{Case, Scene};
+use super::{States, WHEN_WOKEN};
+use crate::wait::PATIENCE;
+
+/// Nothing is under way any more if no state has changed for so long.
+const QUIET: Duration = Duration::from_millis(50);
+/// The less often of two ways to poll is when the call asks for it; this is the other.
+const OFTEN: Duration = Duration::from_micros(50);
+/// No call takes more polls than this.
+const MOST_POLLS: usize = 2000;
+
+/// Which states are right after a call, of all its limits together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Then {
+    /// Those before it.
+    Before,
+    /// Those after all of it.
+    After,
+    /// The ones or the others: all of it was done, or nothing.
+    Either,
+}
+
+impl Then {
+    /// After so many polls. What gives back, and was begun, is done whether or not somebody waits for it.
+    pub fn polled(verb: Verb, polls: usize, answered: bool) -> Self {
+        match verb.effect() {
+            _ if answered => Self::After,
+            _ if polls == 0 => Self::Before,
+            Effect::GivesBack => Self::After,
+            Effect::Charges | Effect::Reads => Self::Either,
+        }
+    }
+}
+
+/// Calls that were made, and how far they came.
+#[derive(Debug)]
+pub struct Matrix<T> {
+    states: T,
+    calls: Vec<(Case, Then, String)>,
+}
+
+/// What became of the calls of a matrix.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Summary {
+    /// All of them.
+    pub calls: usize,
+    /// Those that could have been charged or not: they were dropped under way.
+    pub dropped: usize,
+    /// Those of them that were done all the same.
+    pub done: usize,
+}
+
+impl<T: States> Matrix<T> {
+    /// No calls yet.
+    pub fn new(states: T) -> Self {
+        Self { states, calls: Vec::new() }
+    }
+
+    /// Makes one call, of callers that no other call is about. `run` says which states are right then.
+    pub fn call(&mut self, scene: &Arc<Scene>, verb: Verb, how: &str, run: impl FnOnce(&Case) -> Then) {
+        let case = self.prepare(scene, verb);
+        let then = run(&case);
+        self.calls.push((case, then, how.to_owned()));
+    }
+
+    /// Prepares calls, lets `begin` happen, and then makes them.
+    pub fn together(
+        &mut self,
+        calls: &[(&Arc<Scene>, Verb)],
+        how: &str,
+        begin: impl FnOnce(),
+        run: impl Fn(&Case) -> Then,
+    ) {
+        let first = self.calls.len();
+        for (scene, verb) in calls {
+            let case = self.prepare(scene, *verb);
+            self.calls.push((case, Then::Before, how.to_owned()));
+        }
+        begin();
+        for (case, then, _) in &mut self.calls[first..] {
+            *then = run(case);
+        }
+    }
+
+    /// Makes a call for each scene and verb, once for each number of polls until it is answered. `run` polls as often as it is
+    /// told to, at most so long apart; it says which states are right then, and whether it was answered.
+    pub fn every_poll(
+        &mut self,
+        scenes: &[Arc<Scene>],
+        verbs: &[Verb],
+        run: impl Fn(&Case, usize, Duration) -> (Then, bool),
+    ) {
+        for every in [WHEN_WOKEN, OFTEN] {
+            let verbs_of = |scene| verbs.iter().map(move |verb| (scene, *verb));
+            let mut under_way: Vec<(&Arc<Scene>, Verb)> = scenes.iter().flat_map(verbs_of).collect();
+            for polls in 0..MOST_POLLS {
+                under_way.retain(|(scene, verb)| {
+                    let case = self.prepare(scene, *verb);
+                    let (then, answered) = run(&case, polls, every);
+                    self.calls.push((case, then, format!("polled {polls} times")));
+                    !answered
+                });
+                if under_way.is_empty() {
+                    break;
+                }
+            }
+            assert!(under_way.is_empty(), "never ready: {under_way:?}");
+        }
+    }
+
+    fn prepare(&self, scene: &Arc<Scene>, verb: Verb) -> Case {
+        let case = Case::new(scene, verb, self.calls.len());
+        for (place, used) in case.before().into_iter().enumerate() {
+            if let Ok(used) = Cost::new(used) {
+                self.states.charge(&case, place, used);
+            }
+        }
+        case
+    }
+
+    /// Waits until nothing is under way, and judges the states of every call.
+    ///
+    /// # Panics
+    /// When some are wrong.
+    #[track_caller]
+    pub fn judge(&self) -> Summary {
+        let (used, mut wrong) = (self.settled(), Vec::new());
+        let mut summary = Summary { calls: self.calls.len(), ..Summary::default() };
+        for ((case, then, how), used) in self.calls.iter().zip(used) {
+            let right = match then {
+                Then::Before => vec![case.before()],
+                Then::After => vec![case.after()],
+                Then::Either => vec![case.before(), case.after()],
+            };
+            if *then == Then::Either && case.before() != case.after() {
+                summary.dropped += 1;
+                summary.done += usize::from(used == case.after());
+            }
+            if !right.contains(&used) {
+                wrong.push(format!("{case:?}, {how}: {used:?} are used, and right is {right:?}"));
+            }
+        }
+        let first = &wrong[..wrong.len().min(10)];
+        assert!(
+            wrong.is_empty(),
+            "{} of {} calls left wrong states:\n{}",
+            wrong.len(),
+            self.calls.len(),
+            first.join("\n")
+        );
+        summary
+    }
+
+    fn settled(&self) -> Vec<Vec<u64>> {
+        let read = || self.calls.iter().map(|(case, ..)| self.states.used(case)).collect::<Vec<_>>();
+        let start = Instant::now();
+        let mut before = read();
+        loop {
+            thread::sleep(QUIET);
+            let now = read();
+            if now == before {
+                return now;
+            }
+            assert!(start.elapsed() < PATIENCE, "the states go on changing");
+            before = now;
+        }
+    }
+}

@@ -1,0 +1,310 @@
+//! The calls that are dropped: which limits they meet, and what is right before and after them.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tallygate::{
+    Action, Algorithm, Ask, Call, Check, Cost, Descriptor, Domain, Excess, Key, Limit, Mode, OnError, Policy,
+    PolicySet, Rule, Rules, Subject, Verb, Want,
+};
+
+use crate::random::Random;
+
+/// What every call asks of each of its limits.
+const COST: u64 = 3;
+/// Each entry of a descriptor is a subject, and in a cluster most likely a slot, of its own.
+const ENTRIES: [&str; 4] = ["user", "tenant", "address", "plan"];
+/// An entry that chooses among the policies of a scene: all of them, or one by its name.
+const ONLY: &str = "only";
+
+/// The limits that a call meets.
+#[derive(Debug)]
+pub struct Scene {
+    domain: String,
+    parts: Vec<Part>,
+}
+
+/// One of these limits.
+struct Part {
+    policy: Policy,
+    entry: &'static str,
+    room: Room,
+}
+
+/// How much there is of a limit when the call comes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Room {
+    /// As much as it asks for.
+    Enough,
+    /// Less.
+    TooLittle,
+    /// Less, as there never is as much.
+    NeverEnough,
+    /// The limit is zero.
+    Zero,
+}
+
+const ROOMS: [Room; 4] = [Room::Enough, Room::TooLittle, Room::NeverEnough, Room::Zero];
+
+impl Room {
+    /// The limit, and what of it is used before the call.
+    fn numbers(self) -> (u64, u64) {
+        match self {
+            Self::Enough => (10, 2),
+            Self::TooLittle => (10, 8),
+            Self::NeverEnough => (COST - 1, 1),
+            Self::Zero => (0, 0),
+        }
+    }
+}
+
+/// The words that a part is made of.
+type Words = (Mode, Room, Excess, &'static str);
+
+impl Scene {
+    /// The shapes that matter most, then single limits of every kind, then `more` sets of limits that follow from `seed`.
+    pub fn generate(seed: u64, more: usize) -> Vec<Arc<Self>> {
+        use Excess::{Drain, Refuse};
+        use Mode::{Enforce, Quota, Shadow};
+        use Room::{Enough, TooLittle};
+        let [user, tenant, address, plan] = ENTRIES;
+        let mut scenes: Vec<Vec<Words>> = vec![
+            // A caller over its own limit, under that of its tenant.
+            vec![(Enforce, TooLittle, Refuse, user), (Enforce, Enough, Refuse, tenant)],
+            vec![(Enforce, Enough, Refuse, user), (Enforce, TooLittle, Refuse, user), (Enforce, Enough, Refuse, user)],
+            vec![(Enforce, Enough, Refuse, user), (Enforce, Enough, Refuse, tenant), (Enforce, Enough, Refuse, plan)],
+            vec![(Enforce, TooLittle, Refuse, user), (Quota, Enough, Refuse, tenant), (Shadow, Enough, Refuse, plan)],
+            vec![(Enforce, TooLittle, Drain, user), (Enforce, Enough, Drain, tenant), (Quota, TooLittle, Drain, plan)],
+            vec![(Quota, TooLittle, Refuse, user), (Quota, TooLittle, Refuse, plan), (Enforce, Enough, Refuse, tenant)],
+            vec![(Quota, Enough, Refuse, user), (Quota, TooLittle, Drain, tenant), (Shadow, TooLittle, Drain, address)],
+        ];
+        for &mode in Mode::ALL {
+            for room in ROOMS {
+                scenes.extend(Excess::ALL.iter().map(|&excess| vec![(mode, room, excess, user)]));
+            }
+        }
+        let mut random = Random::new(seed);
+        for _ in 0..more {
+            let count = random.between(2, 7);
+            let part = |random: &mut Random| {
+                let room = if random.chance(70) { Enough } else { random.pick(&ROOMS) };
+                (random.pick(Mode::ALL), room, random.pick(Excess::ALL), random.pick(&ENTRIES))
+            };
+            scenes.push((0..count).map(|_| part(&mut random)).collect());
+        }
+        scenes.into_iter().enumerate().map(|(at, parts)| Arc::new(Self::new(at, parts))).collect()
+    }
+
+    /// A call that meets more limits than a store is asked about at once: the rest of them are shadows.
+    pub fn large() -> Arc<Self> {
+        let part = |place: usize| {
+            let mode = if place < Call::MAX_CHECKS { Mode::Enforce } else { Mode::Shadow };
+            (mode, Room::Enough, Excess::Refuse, ENTRIES[place % ENTRIES.len()])
+        };
+        Arc::new(Self::new(usize::MAX / 2, (0..Call::MAX_CHECKS + 8).map(part).collect()))
+    }
+
+    fn new(at: usize, parts: Vec<Words>) -> Self {
+        let domain = format!("scene-{at}");
+        let part = |(place, (mode, room, excess, entry)): (usize, Words)| {
+            // Nothing is regained while a test runs.
+            let year = Duration::from_secs(365 * 86_400);
+            let algorithm = Algorithm::ALL[(at + place) % Algorithm::ALL.len()];
+            let limit = Limit::builder(room.numbers().0, year).algorithm(algorithm).build().expect("a limit");
+            let policy = Policy::new(format!("p{place}"), &domain, Some(limit)).expect("it has a name");
+            // A store that fails must not pass for one that is left alone.
+            let policy = policy.with_mode(mode).with_excess(excess).with_on_error(OnError::Deny);
+            Part { policy, entry, room }
+        };
+        let parts = parts.into_iter().enumerate().map(part).collect();
+        Self { domain, parts }
+    }
+
+    /// The domain of its policies.
+    pub fn domain(&self) -> &str {
+        &self.domain
+    }
+
+    /// How many limits there are.
+    pub fn count(&self) -> usize {
+        self.parts.len()
+    }
+
+    /// Whether the limits are about more than one subject.
+    pub fn has_several_subjects(&self) -> bool {
+        self.parts.iter().any(|part| part.entry != self.parts[0].entry)
+    }
+
+    /// Whether a check may proceed.
+    pub fn allows(&self) -> bool {
+        self.enforced() && self.has_quota()
+    }
+
+    /// Whether those that enforce let the call pass.
+    fn enforced(&self) -> bool {
+        self.parts.iter().all(|part| part.policy.mode() != Mode::Enforce || part.room == Room::Enough)
+    }
+
+    fn has_quota(&self) -> bool {
+        let mut quotas = self.parts.iter().filter(|part| part.policy.mode() == Mode::Quota).peekable();
+        quotas.peek().is_none() || quotas.any(|part| part.room == Room::Enough)
+    }
+
+    fn domain_of_rules(&self) -> Domain {
+        let rule = |part: &Part| {
+            let only = Want::one_of(["all", part.policy.name()]);
+            Rule::new().when(ONLY, only).partition(part.entry)
+        };
+        let policies = self.parts.iter().map(|part| part.policy.clone()).collect();
+        Domain::new(&self.domain, policies, Box::new(Rules(self.parts.iter().map(rule).collect())))
+    }
+}
+
+/// The policies of all scenes.
+pub fn policies(scenes: &[Arc<Scene>]) -> PolicySet {
+    PolicySet::new(scenes.iter().map(|scene| scene.domain_of_rules()).collect()).expect("each has a name of its own")
+}
+
+/// The same, as a server reads them.
+pub fn yaml(scenes: &[Arc<Scene>]) -> String {
+    let mut text = "policies:\n".to_owned();
+    for part in scenes.iter().flat_map(|scene| &scene.parts) {
+        let policy = &part.policy;
+        let limit = policy.limit().expect("each has a limit");
+        text.push_str(&format!(
+            "- {{name: {name}, domain: {domain}, match: {{{ONLY}: [all, {name}]}}, partition: [{entry}], limit: {limit}, \
+             mode: {mode}, excess: {excess}, on_error: {on_error}}}\n",
+            name = policy.name(),
+            domain = policy.domain(),
+            entry = part.entry,
+            mode = policy.mode(),
+            excess = policy.excess(),
+            on_error = policy.on_error(),
+        ));
+    }
+    text
+}
+
+/// One call to a scene, of callers that no other call is about.
+#[derive(Clone)]
+pub struct Case {
+    scene: Arc<Scene>,
+    verb: Verb,
+    /// What all entries of its descriptor say.
+    caller: String,
+    subjects: Vec<Subject>,
+}
+
+impl Case {
+    pub(super) fn new(scene: &Arc<Scene>, verb: Verb, number: usize) -> Self {
+        let caller = format!("caller-{number}");
+        let subjects = scene.parts.iter().map(|part| Subject::new([(part.entry, caller.as_str())])).collect();
+        Self { scene: Arc::clone(scene), verb, caller, subjects }
+    }
+
+    /// The limits that it meets.
+    pub fn scene(&self) -> &Scene {
+        &self.scene
+    }
+
+    /// What is to be done.
+    pub fn verb(&self) -> Verb {
+        self.verb
+    }
+
+    /// How many units it is about.
+    pub fn cost(&self) -> Cost {
+        Cost::new(COST).expect("a cost")
+    }
+
+    /// A check of one of its states, for itself.
+    pub fn state(&self, place: usize) -> Check<'_> {
+        let policy = &self.scene.parts[place].policy;
+        let key = Key::new(policy.key_name(), &self.subjects[place]).expect("a key");
+        Check::new(key, policy.limit().expect("each has a limit"))
+    }
+
+    /// What a store is asked.
+    pub fn checks(&self) -> Vec<Check<'_>> {
+        let check = |(place, part): (usize, &Part)| {
+            let check = self.state(place).cost(self.cost()).with_mode(part.policy.mode());
+            let check = check.with_excess(part.policy.excess());
+            if self.verb == Verb::Refund { check } else { check.within_capacity() }
+        };
+        self.scene.parts.iter().enumerate().map(check).collect()
+    }
+
+    /// What policies are asked about: all that the scene has.
+    pub fn descriptor(&self) -> Descriptor {
+        ENTRIES.iter().fold(Descriptor::new().with(ONLY, "all"), |known, entry| known.with(*entry, &self.caller))
+    }
+
+    /// What the policy at `place` alone is asked about.
+    pub fn descriptor_of(&self, place: usize) -> Descriptor {
+        let part = &self.scene.parts[place];
+        Descriptor::new().with(ONLY, part.policy.name()).with(part.entry, &self.caller)
+    }
+
+    /// What is asked.
+    pub fn ask(&self) -> Ask {
+        Ask { descriptor: self.descriptor(), action: Action::new(self.verb, self.cost()), limit: None }
+    }
+
+    /// Whether the call may proceed, once it is answered.
+    pub fn allowed(&self) -> bool {
+        matches!(self.verb, Verb::Refund | Verb::Reset) || self.scene.allows()
+    }
+
+    /// The most that can be had of each limit.
+    pub fn capacities(&self) -> Vec<u64> {
+        self.scene.parts.iter().map(|part| part.room.numbers().0).collect()
+    }
+
+    /// The units in use of each limit before the call.
+    pub fn before(&self) -> Vec<u64> {
+        self.scene.parts.iter().map(|part| part.room.numbers().1).collect()
+    }
+
+    /// Those in use after all of it.
+    pub fn after(&self) -> Vec<u64> {
+        let (enforced, allowed) = (self.scene.enforced(), self.scene.allows());
+        let after = |part: &Part| {
+            let (amount, used) = part.room.numbers();
+            match self.verb {
+                Verb::Check => {
+                    let asked = match part.policy.mode() {
+                        // What does not fit drains, whatever becomes of the others.
+                        Mode::Enforce => allowed || part.room != Room::Enough,
+                        Mode::Quota => enforced,
+                        Mode::Shadow => allowed,
+                    };
+                    match part.policy.excess() {
+                        _ if !asked => used,
+                        _ if part.room == Room::Enough => used + COST,
+                        Excess::Drain => amount,
+                        Excess::Refuse => used,
+                    }
+                }
+                Verb::Refund => used.saturating_sub(COST),
+                Verb::Reset => 0,
+                _ => used,
+            }
+        };
+        self.scene.parts.iter().map(after).collect()
+    }
+}
+
+impl fmt::Debug for Part {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { policy, entry, room } = self;
+        let algorithm = policy.limit().map(Limit::algorithm);
+        write!(f, "{} {room:?} {} per {entry} ({algorithm:?})", policy.mode(), policy.excess())
+    }
+}
+
+impl fmt::Debug for Case {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} of {} in {} {:?}", self.verb.name(), self.caller, self.scene.domain, self.scene.parts)
+    }
+}

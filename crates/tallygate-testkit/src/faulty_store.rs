@@ -1,0 +1,75 @@
+//! A store that misbehaves on demand.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use tallygate::{Call, Decision, MemoryStore, Store, StoreError, Verb};
+
+/// A store around another one that can be switched off, or forgets to charge now and then.
+#[derive(Debug)]
+pub struct FaultyStore<S = MemoryStore> {
+    /// The store behind.
+    pub store: S,
+    switch: Switch,
+    reason: String,
+    /// Every call of this number is not charged.
+    forgets: Option<u64>,
+    calls: AtomicU64,
+}
+
+/// Turns a [`FaultyStore`] off and on.
+#[derive(Debug, Clone, Default)]
+pub struct Switch(Arc<AtomicBool>);
+
+impl Switch {
+    /// From now on the store cannot answer.
+    pub fn off(&self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+
+    /// From now on it can.
+    pub fn on(&self) {
+        self.0.store(false, Ordering::Relaxed);
+    }
+}
+
+impl<S> FaultyStore<S> {
+    /// Works, until it is switched off.
+    pub fn new(store: S) -> Self {
+        let reason = "switched off".to_owned();
+        Self { store, switch: Switch::default(), reason, forgets: None, calls: AtomicU64::new(0) }
+    }
+
+    /// What it says when it is off.
+    #[must_use]
+    pub fn because(mut self, reason: &str) -> Self {
+        reason.clone_into(&mut self.reason);
+        self
+    }
+
+    /// Answers one check in `calls` without charging it.
+    #[must_use]
+    pub fn forgetting_one_in(mut self, calls: u64) -> Self {
+        self.forgets = Some(calls);
+        self
+    }
+
+    /// What turns it off and on.
+    pub fn switch(&self) -> Switch {
+        self.switch.clone()
+    }
+}
+
+impl<S: Store> Store for FaultyStore<S> {
+    async fn call(&self, call: &Call<'_>) -> Result<Decision, StoreError> {
+        if self.switch.0.load(Ordering::Relaxed) {
+            return Err(StoreError::Unavailable { reason: self.reason.clone() });
+        }
+        let number = self.calls.fetch_add(1, Ordering::Relaxed) + 1;
+        let forgotten = call.verb() == Verb::Check && self.forgets.is_some_and(|every| number.is_multiple_of(every));
+        match Call::new(Verb::Peek, call.checks()) {
+            Ok(peek) if forgotten => self.store.call(&peek).await,
+            _ => self.store.call(call).await,
+        }
+    }
+}

@@ -1,0 +1,120 @@
+//! From a request to its verdict, and from its response to what stays counted.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use http::{HeaderMap, Method};
+use tallygate::{Action, Ask, Cost, Evaluation, Few, InvalidCheck, Store, Stores, Verb, Verdict};
+
+use crate::request_view::RequestView;
+use crate::settings::{Plan, Settings};
+
+/// What a layer was told, and where it keeps its states.
+pub(crate) struct Limits<S> {
+    pub(crate) settings: Settings,
+    pub(crate) stores: Stores<Arc<S>>,
+}
+
+pub(crate) type Decided = Result<Verdict, InvalidCheck>;
+pub(crate) type Deciding = Pin<Box<dyn Future<Output = Decided> + Send>>;
+pub(crate) type Refunding = Pin<Box<dyn Future<Output = Verdict> + Send>>;
+
+/// A value now, or a future of it.
+pub(crate) enum Eventually<T, F> {
+    Now(T),
+    Later(F),
+}
+
+impl<S: Store + 'static> Limits<S> {
+    /// Decides a request, at once if the store can; `None` if nothing limits it.
+    #[inline]
+    pub(crate) fn decide(self: &Arc<Self>, request: RequestView<'_>) -> Option<Eventually<Decided, Deciding>> {
+        let mut evaluation = self.settings.evaluate(request)?;
+        if let Some(decided) = evaluation.decide_now(&self.stores) {
+            return Some(Eventually::Now(self.settings.report(decided)));
+        }
+        Some(Eventually::Later(self.decide_later(evaluation)))
+    }
+
+    #[inline(never)]
+    fn decide_later(self: &Arc<Self>, evaluation: Evaluation) -> Deciding {
+        let limits = Arc::clone(self);
+        Box::pin(async move { limits.settings.report(evaluation.decide(&limits.stores, None).await) })
+    }
+
+    /// Gives back what `verdict` charged, and says what is left then.
+    pub(crate) fn refund(self: &Arc<Self>, mut verdict: Verdict) -> Eventually<Verdict, Refunding> {
+        if verdict.refund_now(&self.stores) {
+            return Eventually::Now(verdict);
+        }
+        let limits = Arc::clone(self);
+        Eventually::Later(Box::pin(async move { verdict.refund(&limits.stores).await }))
+    }
+}
+
+impl Settings {
+    fn is_one_rule(&self) -> bool {
+        matches!(&self.plan, Plan::Rules { rules, .. } if rules.len() == 1)
+    }
+
+    fn is_skipped(&self, request: RequestView<'_>) -> bool {
+        let preflight = *request.method == Method::OPTIONS && is_preflight(request.headers);
+        preflight && !self.preflight || self.skip.as_ref().is_some_and(|skip| skip(request.parts()))
+    }
+
+    /// The rules or policies that apply to a request.
+    #[inline]
+    fn evaluate(&self, request: RequestView<'_>) -> Option<Evaluation> {
+        if self.is_skipped(request) {
+            return None;
+        }
+        // The fast path has looked.
+        if self.by_address && !(self.fast && self.is_one_rule()) {
+            self.addresses.look(request);
+        }
+        let cost = self.cost.as_ref().map_or(Cost::ONE, |cost| cost(request.parts()));
+        match &self.plan {
+            Plan::Rules { rules, compiled } => {
+                let matches = match &rules[..] {
+                    [rule] => Few::from(rule.found(0, request, &self.addresses)?),
+                    _ => rules
+                        .iter()
+                        .enumerate()
+                        .filter_map(|(at, rule)| rule.found(at, request, &self.addresses))
+                        .collect(),
+                };
+                if rules.is_empty() {
+                    self.addresses.traps.no_rules();
+                }
+                let action = Action::new(Verb::Check, cost);
+                (!matches.is_empty()).then(|| compiled.evaluate_matches(matches, action))
+            }
+            Plan::Policies { source, domain, describe } => {
+                let (ask, set) = (Ask::new(describe(request.parts()), cost), source());
+                match set.domain(domain) {
+                    Some(domain) => Some(domain.evaluate(std::slice::from_ref(&ask))),
+                    None => {
+                        self.addresses.traps.no_domain(domain, &set);
+                        Some(Evaluation::unlimited())
+                    }
+                }
+            }
+        }
+    }
+
+    /// Tells those who watch of a verdict.
+    #[inline]
+    fn report(&self, decided: Decided) -> Decided {
+        let verdict = decided?;
+        self.addresses.traps.store_answered(verdict.store_error());
+        if let Some(observe) = &self.observe {
+            observe(&verdict);
+        }
+        Ok(verdict)
+    }
+}
+
+fn is_preflight(headers: &HeaderMap) -> bool {
+    headers.contains_key("origin") && headers.contains_key("access-control-request-method")
+}

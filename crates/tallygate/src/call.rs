@@ -1,0 +1,312 @@
+//! What a store is asked: a verb, the checks it is about, and what belongs to the call rather than to a check.
+
+use std::borrow::Cow;
+use std::future::poll_fn;
+use std::task::Poll;
+use std::time::Instant;
+
+use crate::check::Check;
+use crate::decision::Decision;
+use crate::policy::Mode;
+use crate::store::{Store, StoreError};
+use crate::words::words;
+
+/// One call to a [`Store`], valid by construction: 1 to [`Call::MAX_CHECKS`] checks of distinct states, no cost above the
+/// capacity of its limit, and no limit of zero left to decide. All of it takes effect as of one instant, or none of it.
+#[derive(Debug, Clone)]
+pub struct Call<'c> {
+    verb: Verb,
+    checks: Cow<'c, [Check<'c>]>,
+    /// One bit for each check of the question whose limit is zero: these are answered without a store.
+    zero: u32,
+    denied: bool,
+    deadline: Option<Instant>,
+}
+
+words! {
+    /// What a call does with the states of its checks.
+    #[non_exhaustive]
+    pub enum Verb {
+        /// Charges what fits, all or none.
+        Check = "check",
+        /// Answers as `Check` would, and changes nothing.
+        Peek = "peek",
+        /// Gives back what was charged.
+        Refund = "refund",
+        /// Drops the states.
+        Reset = "reset",
+    }
+}
+
+/// What a verb may do to the states it is about: all that a store around another store needs to know of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Effect {
+    /// It may charge: repeated, it could charge twice.
+    Charges,
+    /// It gives back: once begun it must finish, whether or not somebody waits for the answer.
+    GivesBack,
+    /// It only reads.
+    Reads,
+}
+
+impl Verb {
+    /// What it may do to states.
+    pub fn effect(self) -> Effect {
+        match self {
+            Self::Check => Effect::Charges,
+            Self::Peek => Effect::Reads,
+            Self::Refund | Self::Reset => Effect::GivesBack,
+        }
+    }
+
+    /// Whether its answer depends on whether the cost fits the limit.
+    pub(crate) fn decides(self) -> bool {
+        self.effect() != Effect::GivesBack
+    }
+}
+
+/// What is wrong with a question. No store was asked, and no failure policy may turn this into an answer.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum InvalidCheck {
+    /// More is asked than the limit can ever hold, so waiting does not help.
+    #[error(
+        "a cost of {cost} can never pass `{policy}`, which holds at most {capacity}: lower the cost or raise the limit"
+    )]
+    CostAboveCapacity {
+        /// The policy.
+        policy: String,
+        /// What was asked.
+        cost: u64,
+        /// What can be had at one instant.
+        capacity: u64,
+    },
+    /// Two checks of one call are about the same state.
+    #[error(
+        "two checks of one call use policy `{policy}` for the same subject: give each limit a policy name of its own"
+    )]
+    SameKey {
+        /// The policy.
+        policy: String,
+    },
+    /// There is nothing to decide, or too much.
+    #[error("a call has 1 to {} checks; this one has {count}", Call::MAX_CHECKS)]
+    Count {
+        /// How many there are.
+        count: usize,
+    },
+}
+
+impl<'c> Call<'c> {
+    /// The most checks one call may have.
+    pub const MAX_CHECKS: usize = 32;
+
+    /// A call about these checks, or what is wrong with them.
+    #[inline]
+    pub fn new(verb: Verb, checks: &'c [Check<'c>]) -> Result<Self, InvalidCheck> {
+        Self::of_one(verb, checks).map_or_else(|| Self::validated(verb, checks), Ok)
+    }
+
+    /// The common call: one check that a store has to decide, and nothing is wrong with it.
+    #[inline(always)]
+    pub(crate) fn of_one(verb: Verb, checks: &'c [Check<'c>]) -> Option<Self> {
+        match checks {
+            // A cost is at least one, so a limit of zero does not have room for it either.
+            [check] if check.is_within_capacity() => Some(Self::plain(verb, checks)),
+            _ => None,
+        }
+    }
+
+    #[inline(always)]
+    fn plain(verb: Verb, checks: &'c [Check<'c>]) -> Self {
+        Self { verb, checks: Cow::Borrowed(checks), zero: 0, denied: false, deadline: None }
+    }
+
+    #[inline(never)]
+    fn validated(verb: Verb, checks: &'c [Check<'c>]) -> Result<Self, InvalidCheck> {
+        if checks.is_empty() || checks.len() > Self::MAX_CHECKS {
+            return Err(InvalidCheck::Count { count: checks.len() });
+        }
+        if verb.decides()
+            && let Some(check) = checks.iter().find(|check| !check.is_within_capacity() && !check.is_zero())
+        {
+            return Err(above_capacity(check));
+        }
+        // Few enough that comparing all pairs costs less than hashing them.
+        let repeated = |(at, check): &(usize, &Check<'_>)| checks[..*at].iter().any(|other| other.key == check.key);
+        if let Some((_, twice)) = checks.iter().enumerate().find(repeated) {
+            return Err(InvalidCheck::SameKey { policy: twice.key.policy().to_owned() });
+        }
+        Ok(Self::of_distinct(verb, checks))
+    }
+
+    /// A call about 1 to 32 checks of distinct states, whose costs are within their capacities.
+    #[inline]
+    pub(crate) fn of_distinct(verb: Verb, checks: &'c [Check<'c>]) -> Self {
+        if !checks.iter().any(Check::is_zero) || verb == Verb::Reset {
+            return Self::plain(verb, checks);
+        }
+        Self::without_zero(verb, checks)
+    }
+
+    #[cold]
+    fn without_zero(verb: Verb, checks: &'c [Check<'c>]) -> Self {
+        let call = Self::plain(verb, checks);
+        let zero = checks.iter().enumerate().fold(0, |zero, (place, check)| zero | u32::from(check.is_zero()) << place);
+        let rest: Vec<Check<'c>> = checks.iter().filter(|check| !check.is_zero()).copied().collect();
+        let mut quotas = checks.iter().filter(|check| check.mode() == Mode::Quota).peekable();
+        let hopeless = checks.iter().any(|check| check.is_zero() && check.mode() == Mode::Enforce)
+            || quotas.peek().is_some() && quotas.all(Check::is_zero);
+        Self { checks: Cow::Owned(rest), zero, denied: hopeless && verb.decides(), ..call }
+    }
+
+    /// The same call, known to be denied: what is charged all the same is what its checks drain.
+    #[must_use]
+    pub(crate) fn denied(self, denied: bool) -> Self {
+        Self { denied: self.denied || denied, ..self }
+    }
+
+    /// The same call, which must be answered by then. What is not is given up, and may have been charged.
+    #[must_use]
+    pub fn by(self, deadline: Option<Instant>) -> Self {
+        Self { deadline, ..self }
+    }
+
+    /// What it does.
+    pub fn verb(&self) -> Verb {
+        self.verb
+    }
+
+    /// What a store has to decide. No limit among them is zero; a call whose limits are all zero has none.
+    pub fn checks(&self) -> &[Check<'c>] {
+        &self.checks
+    }
+
+    /// When it must be answered; `None` leaves that to the store.
+    pub fn deadline(&self) -> Option<Instant> {
+        self.deadline
+    }
+
+    /// Whether the check at `place` of the question has a limit of zero.
+    pub(crate) fn is_zero(&self, place: usize) -> bool {
+        self.zero >> place & 1 == 1
+    }
+
+    /// How many checks the question has, those of zero included.
+    pub(crate) fn count(&self) -> usize {
+        self.checks.len() + self.zero.count_ones() as usize
+    }
+
+    /// Whether it is known to be denied, whatever the store says of its checks.
+    pub fn is_denied(&self) -> bool {
+        self.denied
+    }
+
+    /// What becomes of the call, from whether each of its checks fits if taken alone.
+    pub fn settle(&self, fits: impl Fn(usize) -> bool) -> Settlement {
+        Settlement::of(self.denied, self.checks.iter().enumerate().map(|(place, check)| (check.mode(), fits(place))))
+    }
+
+    /// Asks `store`; what is known without a store is answered without one.
+    pub async fn ask<S: Store>(&self, store: &S) -> Result<Decision, StoreError> {
+        match self.zero {
+            0 => store.call(self).await,
+            _ if self.checks.is_empty() => self.with_zero(Ok(Decision::of_nothing())),
+            _ => self.with_zero(store.call(self).await),
+        }
+    }
+
+    /// Asks `store` several independent things at once: what the first poll has begun, the store finishes.
+    pub(crate) async fn ask_all<S: Store>(calls: &[Self], store: &S) -> Vec<Result<Decision, StoreError>> {
+        let mut asks: Vec<_> = calls.iter().map(|call| Box::pin(call.ask(store))).collect();
+        let mut answers: Vec<_> = calls.iter().map(|_| None).collect();
+        poll_fn(|context| {
+            for (ask, answer) in asks.iter_mut().zip(&mut answers).filter(|(_, answer)| answer.is_none()) {
+                if let Poll::Ready(ready) = ask.as_mut().poll(context) {
+                    *answer = Some(ready);
+                }
+            }
+            if answers.iter().all(Option::is_some) { Poll::Ready(()) } else { Poll::Pending }
+        })
+        .await;
+        answers.into_iter().flatten().collect()
+    }
+
+    /// The same, if `store` can answer at once.
+    #[inline(always)]
+    pub fn ask_now<S: Store>(&self, store: &S) -> Option<Result<Decision, StoreError>> {
+        match self.zero {
+            0 => store.call_now(self),
+            _ if self.checks.is_empty() => Some(self.with_zero(Ok(Decision::of_nothing()))),
+            _ => store.call_now(self).map(|answer| self.with_zero(answer)),
+        }
+    }
+
+    /// The answer to the whole question. A limit of zero denies whether or not the store can answer for the others.
+    #[cold]
+    fn with_zero(&self, answer: Result<Decision, StoreError>) -> Result<Decision, StoreError> {
+        match answer {
+            Err(error) if !self.denied => Err(error),
+            answer => Ok(Decision::with_zero(answer, self)),
+        }
+    }
+}
+
+/// What becomes of a call once each of its checks was judged alone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Settlement {
+    enforced: bool,
+    allowed: bool,
+}
+
+/// What a call takes from one of its states.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Taking {
+    /// The cost.
+    Cost,
+    /// What is left of it.
+    Rest,
+    /// Nothing.
+    Nothing,
+}
+
+impl Settlement {
+    /// What becomes of a call, from the mode of each check and whether it fits; `denied` if that is known already.
+    pub fn of(denied: bool, judged: impl Iterator<Item = (Mode, bool)>) -> Self {
+        let (mut enforced, mut quotas, mut quota) = (!denied, false, false);
+        for (mode, fits) in judged {
+            match mode {
+                Mode::Enforce => enforced &= fits,
+                Mode::Quota => (quotas, quota) = (true, quota || fits),
+                Mode::Shadow => {}
+            }
+        }
+        Self { enforced, allowed: enforced && (quota || !quotas) }
+    }
+
+    /// Whether the call may proceed.
+    pub fn allowed(self) -> bool {
+        self.allowed
+    }
+
+    /// What is taken from the state of a check that `fits`, or does not. Policies that enforce are charged all or none; quotas
+    /// unless one of those denies; shadows if the call is allowed. What does not fit is drained, if the policy says so.
+    pub fn taking(self, mode: Mode, drains: bool, fits: bool) -> Taking {
+        let may_take = match mode {
+            Mode::Enforce => self.allowed || !fits,
+            Mode::Quota => self.enforced,
+            Mode::Shadow => self.allowed,
+        };
+        match (may_take, fits) {
+            (true, true) => Taking::Cost,
+            (true, false) if drains => Taking::Rest,
+            _ => Taking::Nothing,
+        }
+    }
+}
+
+#[cold]
+fn above_capacity(check: &Check<'_>) -> InvalidCheck {
+    let policy = check.key.policy().to_owned();
+    InvalidCheck::CostAboveCapacity { policy, cost: check.cost.get(), capacity: check.limit.capacity() }
+}

@@ -1,0 +1,43 @@
+//! What is asked about a request.
+
+use crate::call::Verb;
+use crate::check::Cost;
+use crate::clock::Timestamp;
+use crate::descriptor::Descriptor;
+use crate::limit::Limit;
+
+/// One descriptor of a call, and what to do under the policies that it matches.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Ask {
+    /// What is known of the request.
+    pub descriptor: Descriptor,
+    /// What to do.
+    pub action: Action,
+    /// A limit that the request brings along; it takes the place of all policies for this descriptor.
+    pub limit: Option<Limit>,
+}
+
+/// A verb and what it needs to know.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Action {
+    /// What to do.
+    pub verb: Verb,
+    /// How many units it is about.
+    pub cost: Cost,
+    /// When the units of a refund were charged; `None` for just now.
+    pub charged_at: Option<Timestamp>,
+}
+
+impl Ask {
+    /// Charges `cost` under the policies that `descriptor` matches.
+    pub fn new(descriptor: Descriptor, cost: Cost) -> Self {
+        Self { descriptor, action: Action::new(Verb::Check, cost), limit: None }
+    }
+}
+
+impl Action {
+    /// A verb about `cost` units.
+    pub fn new(verb: Verb, cost: Cost) -> Self {
+        Self { verb, cost, charged_at: None }
+    }
+}

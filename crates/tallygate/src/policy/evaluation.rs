@@ -1,0 +1,383 @@
+//! From a call to a verdict: which policies apply, what the store says, and what it means if it says nothing.
+
+use std::time::Instant;
+
+use super::verdict::outcome;
+use super::{Action, Ask, Domain, Excess, Match, Mode, OnError, Outcome, Ruling, Stores, Subject, Verdict};
+use crate::call::{Call, Effect, InvalidCheck, Verb};
+use crate::check::{Check, Cost};
+use crate::clock::Timestamp;
+use crate::decision::{Decision, Source, Status};
+use crate::descriptor::Descriptor;
+use crate::few::Few;
+use crate::key::Key;
+use crate::store::{MemoryStore, Store, StoreError};
+
+/// The policies that apply to a call, and what the store has said of them so far.
+///
+/// Policies that enforce are charged all or none. Quotas are charged where they fit, unless a policy that enforces denies the
+/// call. Shadows are charged if the call is allowed. All of that is one call to the store, and one instant. A policy that
+/// meets one subject in two descriptors counts it once, with the larger cost. If the store fails, each policy's
+/// [`OnError`] answers, so the error here is only about a question that makes no sense.
+#[derive(Debug)]
+pub struct Evaluation {
+    rulings: Few<Ruling>,
+    phase: Phase,
+    decided_at: Option<Timestamp>,
+    split: bool,
+    /// In a box, as it is rare and large.
+    store_error: Option<Box<StoreError>>,
+}
+
+/// The calls to a store, in order. Nearly every question has only one of them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    /// What is asked with the verb at this place of [`ORDER`].
+    Ask(usize),
+    /// The shadows that have no place in one call with the policies that decide; from this ruling on.
+    Shadows(usize),
+    Done,
+}
+
+impl Phase {
+    const START: Self = Self::Ask(0);
+}
+
+/// What gives back comes first, and what charges comes last: it depends on what the others were answered.
+const ORDER: [Effect; 3] = [Effect::GivesBack, Effect::Reads, Effect::Charges];
+
+/// One call to a store.
+struct Step {
+    verb: Verb,
+    /// The rulings that its checks are for, in order: one for each state.
+    members: Few<usize>,
+    /// Whether the call is denied already.
+    denied: bool,
+}
+
+impl Domain {
+    /// What to decide about descriptors, each of them by the policies that it matches.
+    pub fn evaluate(&self, asks: &[Ask]) -> Evaluation {
+        let descriptors: Vec<&Descriptor> = asks.iter().map(|ask| &ask.descriptor).collect();
+        let matches = self.matcher().find(&descriptors).into_iter();
+        let matches = matches.filter(|found| asks[found.descriptor].limit.is_none());
+        let requested = asks.iter().enumerate().filter_map(|(descriptor, ask)| {
+            let limit = ask.limit.clone()?;
+            // Two limits that requests bring along for one caller are two states.
+            let (name, text) = (String::from("limit"), limit.to_string());
+            let entries = ask.descriptor.entries().iter().map(|(key, value)| (key.as_str(), value.as_str()));
+            let subject = Subject::new(entries.chain([(name.as_str(), text.as_str())]));
+            Some(Match { policy: self.requested(), descriptor, subject, limit: Some(Some(limit)) })
+        });
+        let ruling = |found: Match| {
+            let action = asks[found.descriptor].action;
+            self.ruling(found, action)
+        };
+        Evaluation::new(matches.chain(requested).map(ruling).collect())
+    }
+
+    /// What to decide about policies that the caller has matched itself.
+    #[inline]
+    pub fn evaluate_matches(&self, matches: impl Into<Few<Match>>, action: Action) -> Evaluation {
+        Evaluation::new(matches.into().map(|found| self.ruling(found, action)))
+    }
+
+    /// The call of an evaluation of one policy that enforces, for a caller that needs no verdict but only the status of what is
+    /// allowed. `None` has charged nothing, and leaves the request to be evaluated.
+    #[inline(always)]
+    pub fn check_now<S: Store>(&self, store: &S, policy: usize, subject: &Subject, cost: Cost) -> Option<Status> {
+        let policy = &self.policies()[policy];
+        let plain = policy.mode() == Mode::Enforce && policy.excess() == Excess::Refuse;
+        let key = Key::new(policy.key_name(), subject).expect("a policy and a subject make a key");
+        let check = Check::new(key, policy.limit().filter(|_| plain)?).cost(cost);
+        let call = Call::of_one(Verb::Check, std::slice::from_ref(&check))?;
+        let decision = store.call_now(&call)?.ok()?;
+        decision.allowed().then(|| decision.statuses()[0])
+    }
+
+    #[inline]
+    fn ruling(&self, found: Match, action: Action) -> Ruling {
+        let Match { policy: at, descriptor, subject, limit: own } = found;
+        let policy = self.policies()[at].clone();
+        let (place, status, source) = (self.first() + at, Status::unlimited(), Source::Unlimited);
+        Ruling { policy, place, descriptor, subject, own, action, status, source, decided_at: None }
+    }
+}
+
+impl Evaluation {
+    #[inline]
+    fn new(rulings: Few<Ruling>) -> Self {
+        Self { rulings, phase: Phase::START, decided_at: None, split: false, store_error: None }
+    }
+
+    /// That of a call that no policy applies to.
+    pub fn unlimited() -> Self {
+        Self::new(Few::Many(Vec::new()))
+    }
+
+    /// Decides, by the deadline if there is one.
+    pub async fn decide<S: Store>(
+        mut self,
+        stores: &Stores<S>,
+        deadline: Option<Instant>,
+    ) -> Result<Verdict, InvalidCheck> {
+        if self.rulings.len() > 1 {
+            self.give_back(stores, deadline).await;
+        }
+        while let Some(step) = self.next()? {
+            let checks = self.checks(&step);
+            let call = Call::of_distinct(step.verb, &checks).denied(step.denied).by(deadline);
+            let answer = call.ask(&stores.shared).await;
+            drop(checks);
+            self.record(&step, answer, &stores.local);
+        }
+        Ok(self.into_verdict())
+    }
+
+    /// What gives back is asked of the store at once, however much it is: a caller that hangs up leaves none of it undone.
+    async fn give_back<S: Store>(&mut self, stores: &Stores<S>, deadline: Option<Instant>) {
+        for &verb in Verb::ALL.iter().filter(|verb| verb.effect() == Effect::GivesBack) {
+            let members = self.members(|ruling| ruling.action.verb == verb, 0);
+            let step = |members: &[usize]| Step { verb, members: Few::Many(members.to_vec()), denied: false };
+            let steps: Vec<Step> = members.chunks(Call::MAX_CHECKS).map(step).collect();
+            let checks: Vec<Few<Check<'_>>> = steps.iter().map(|step| self.checks(step)).collect();
+            let calls: Vec<Call<'_>> =
+                checks.iter().map(|checks| Call::of_distinct(verb, checks).by(deadline)).collect();
+            let answers = Call::ask_all(&calls, &stores.shared).await;
+            drop(calls);
+            drop(checks);
+            for (step, answer) in steps.iter().zip(answers) {
+                self.record(step, answer, &stores.local);
+            }
+        }
+    }
+
+    /// Decides at once, if the store can; `None` has done nothing, and leaves it to [`decide`](Self::decide).
+    #[inline]
+    pub fn decide_now<S: Store>(&mut self, stores: &Stores<S>) -> Option<Result<Verdict, InvalidCheck>> {
+        loop {
+            let step = match self.next() {
+                Ok(Some(step)) => step,
+                Ok(None) => return Some(Ok(std::mem::replace(self, Self::unlimited()).into_verdict())),
+                Err(invalid) => return Some(Err(invalid)),
+            };
+            let checks = self.checks(&step);
+            let answer = Call::of_distinct(step.verb, &checks).denied(step.denied).ask_now(&stores.shared);
+            drop(checks);
+            let Some(answer) = answer else {
+                self.phase = Phase::START;
+                return None;
+            };
+            self.record(&step, answer, &stores.local);
+        }
+    }
+
+    /// The next call to a store, if there is one.
+    #[inline]
+    fn next(&mut self) -> Result<Option<Step>, InvalidCheck> {
+        if let [only] = &self.rulings[..] {
+            let first = self.phase == Phase::START && only.limit().is_some();
+            self.phase = Phase::Done;
+            let verb = only.action.verb;
+            return Ok(first.then(|| Step { verb, members: Few::from(0), denied: false }));
+        }
+        loop {
+            let step = match self.phase {
+                Phase::Ask(place) => {
+                    let verbs =
+                        ORDER.iter().flat_map(|&effect| Verb::ALL.iter().filter(move |verb| verb.effect() == effect));
+                    let verb = verbs.copied().nth(place);
+                    self.phase = if verb.is_some() { Phase::Ask(place + 1) } else { Phase::Shadows(0) };
+                    verb.map_or(Ok(None), |verb| self.step(verb))?
+                }
+                Phase::Shadows(from) => self.more_shadows(from),
+                Phase::Done => return Ok(None),
+            };
+            if step.is_some() {
+                return Ok(step);
+            }
+        }
+    }
+
+    fn step(&self, verb: Verb) -> Result<Option<Step>, InvalidCheck> {
+        let asked = |ruling: &Ruling| ruling.action.verb == verb && ruling.source == Source::Unlimited;
+        let mut members = self.members(|ruling| asked(ruling) && ruling.mode() != Mode::Shadow, 0);
+        if members.len() > Call::MAX_CHECKS {
+            return Err(InvalidCheck::Count { count: members.len() });
+        }
+        let shadows = self.members(|ruling| asked(ruling) && ruling.mode() == Mode::Shadow, 0);
+        members.extend(shadows.into_iter().take(Call::MAX_CHECKS - members.len()));
+        if members.is_empty() {
+            return Ok(None);
+        }
+        Ok(Some(Step { verb, members: Few::Many(members), denied: self.denied() }))
+    }
+
+    /// The shadows that had no place in the call with the policies that decide.
+    fn more_shadows(&mut self, from: usize) -> Option<Step> {
+        let undecided = |ruling: &Ruling| {
+            ruling.mode() == Mode::Shadow && ruling.source == Source::Unlimited && ruling.limit().is_some()
+        };
+        let mut members = self.members(undecided, from);
+        members.truncate(Call::MAX_CHECKS);
+        let Some(last) = members.last() else {
+            self.phase = Phase::Done;
+            return None;
+        };
+        self.phase = Phase::Shadows(last + 1);
+        let verb = self.rulings[members[0]].action.verb;
+        members.retain(|&member| self.rulings[member].action.verb == verb);
+        Some(Step { verb, members: Few::Many(members), denied: self.denied() })
+    }
+
+    /// One ruling for each state among those that are chosen.
+    fn members(&self, chosen: impl Fn(&Ruling) -> bool, from: usize) -> Vec<usize> {
+        let mut members: Vec<usize> = Vec::new();
+        for (at, ruling) in self.rulings.iter().enumerate().skip(from) {
+            let limited = chosen(ruling) && ruling.limit().is_some();
+            if limited && !members.iter().any(|&member| self.rulings[member].is_same_state(ruling)) {
+                members.push(at);
+            }
+        }
+        members
+    }
+
+    fn denied(&self) -> bool {
+        outcome(&self.rulings) != Outcome::Allowed
+    }
+
+    /// Whether a quota that the step does not ask about lets the call pass already.
+    fn quota_passed(&self, step: &Step) -> bool {
+        let asked = |ruling: &Ruling| {
+            let same = |&member: &usize| self.rulings[member].is_same_state(ruling);
+            ruling.action.verb == step.verb && step.members.iter().any(same)
+        };
+        let passed = |ruling: &Ruling| {
+            let answered = ruling.source != Source::Unlimited || ruling.limit().is_none();
+            ruling.mode() == Mode::Quota && answered && ruling.status.allowed() && !asked(ruling)
+        };
+        self.rulings.len() > 1 && self.rulings.iter().any(passed)
+    }
+
+    #[inline]
+    fn checks(&self, step: &Step) -> Few<Check<'_>> {
+        let quota_passed = self.quota_passed(step);
+        step.members.map_ref(|&member| {
+            let ruling = &self.rulings[member];
+            let check = ruling.check().expect("only limits are asked about");
+            let same = |other: &&Ruling| other.action.verb == step.verb && other.is_same_state(ruling);
+            let cost = match self.rulings.len() {
+                1 => check.cost,
+                _ => self.rulings.iter().filter(same).map(|other| other.action.cost).max().unwrap_or(check.cost),
+            };
+            // One quota is enough: the others are charged where they fit, and decide nothing.
+            let mode = if quota_passed && ruling.mode() == Mode::Quota { Mode::Shadow } else { ruling.mode() };
+            let check = check.cost(cost).with_mode(mode).with_excess(ruling.policy.excess());
+            if step.verb.decides() { check.within_capacity() } else { check }
+        })
+    }
+
+    /// Notes the answer to a step.
+    #[inline]
+    fn record(&mut self, step: &Step, answer: Result<Decision, StoreError>, local: &MemoryStore) {
+        match answer {
+            Ok(decision) => {
+                let decided_at = Some(decision.decided_at());
+                self.decided_at = self.decided_at.max(decided_at);
+                self.split |= decision.split();
+                for (at, &member) in step.members.iter().enumerate() {
+                    if decision.failure(at).is_none() {
+                        self.rulings[member].answered(decision.statuses()[at], decision.source(), decided_at);
+                    }
+                }
+                let failed = |at: &usize| decision.failure(*at).is_some();
+                if let Some(first) = (0..step.members.len()).find(failed) {
+                    let error = decision.failure(first).cloned();
+                    let members = (0..step.members.len()).filter(failed).map(|at| step.members[at]).collect();
+                    let denied = step.denied || !decision.allowed();
+                    self.fall_back(&Step { verb: step.verb, members, denied }, error, local);
+                }
+            }
+            Err(error) => self.fall_back(step, Some(error), local),
+        }
+        if self.rulings.len() > 1 {
+            self.spread(step);
+        }
+    }
+
+    /// What one ruling was answered holds for all that are about the same state.
+    fn spread(&mut self, step: &Step) {
+        for &member in step.members.iter() {
+            let known = self.rulings[member].clone();
+            let same = |other: &&mut Ruling| other.action.verb == step.verb && other.is_same_state(&known);
+            for other in self.rulings.iter_mut().filter(same) {
+                (other.status, other.source, other.decided_at) = (known.status, known.source, known.decided_at);
+            }
+        }
+    }
+
+    /// The store cannot answer: each policy has said what to do then.
+    #[cold]
+    fn fall_back(&mut self, step: &Step, error: Option<StoreError>, local: &MemoryStore) {
+        self.store_error = error.map(Box::new).or(self.store_error.take());
+        let mut locals = Vec::new();
+        for &member in step.members.iter() {
+            let ruling = &mut self.rulings[member];
+            let Some(limit) = ruling.limit().cloned() else { continue };
+            match ruling.policy.on_error() {
+                // A refund that could not be made gave nothing back.
+                _ if !step.verb.decides() => {
+                    ruling.answered(Status::untouched(&limit), Source::OnErrorAllow, None);
+                }
+                OnError::Allow => ruling.answered(Status::untouched(&limit), Source::OnErrorAllow, None),
+                OnError::Deny => ruling.answered(Status::never(&limit), Source::OnErrorDeny, None),
+                OnError::Local => locals.push(member),
+            }
+        }
+        if locals.is_empty() {
+            return;
+        }
+        let refused =
+            |ruling: &Ruling| ruling.mode() == Mode::Enforce && !ruling.status.allowed() && ruling.limit().is_some();
+        let denied = step.denied || step.members.iter().any(|&member| refused(&self.rulings[member]));
+        let step = Step { verb: step.verb, members: Few::Many(locals), denied };
+        let checks = self.checks(&step);
+        let answer = Call::of_distinct(step.verb, &checks).denied(denied).ask_now(local);
+        drop(checks);
+        if let Some(Ok(decision)) = answer {
+            for (&member, status) in step.members.iter().zip(decision.statuses()) {
+                self.rulings[member].answered(*status, Source::OnErrorLocal, Some(decision.decided_at()));
+            }
+        }
+    }
+
+    #[inline]
+    fn into_verdict(self) -> Verdict {
+        let Self { rulings, decided_at, split, store_error, .. } = self;
+        Verdict { rulings, decided_at, split, store_error }
+    }
+}
+
+impl Ruling {
+    /// Notes what a store, or whatever answers in its place, said. Without a store a cost that no wait would satisfy, and a
+    /// limit of zero, are denied all the same.
+    #[inline]
+    fn answered(&mut self, status: Status, source: Source, decided_at: Option<Timestamp>) {
+        (self.status, self.source, self.decided_at) = (status, source, decided_at);
+        let Some((amount, capacity)) = self.limit().map(|limit| (limit.amount(), limit.capacity())) else { return };
+        if self.action.cost.get() > capacity && self.action.verb.decides() {
+            let drained = amount > 0 && self.policy.excess() == Excess::Drain;
+            self.source = match amount {
+                0 => Source::ZeroLimit,
+                _ if drained => source,
+                _ => Source::TooCostly,
+            };
+            if matches!(source, Source::OnErrorAllow | Source::OnErrorDeny) {
+                self.status = Status::never(self.limit().expect("it was there just now"));
+            }
+        } else if source == Source::ZeroLimit {
+            // Another limit of the call is zero; this one was asked about.
+            self.source = Source::Store;
+        }
+    }
+}

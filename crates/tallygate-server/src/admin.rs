@@ -27,6 +27,8 @@ pub(crate) struct Admin {
     pub(crate) app: Arc<App>,
     pub(crate) reloader: Arc<Reloader>,
     pub(crate) listeners: Arc<[(&'static str, Arc<ListenStats>)]>,
+    #[cfg(feature = "otlp")]
+    pub(crate) traces: Option<crate::telemetry::Traces>,
 }
 
 /// Everything that the admin listener serves. With a token, nothing but the probes is open; without one, only what
@@ -55,7 +57,13 @@ async fn guard(State(app): State<Arc<App>>, headers: HeaderMap, request: Request
 }
 
 async fn metrics(State(admin): State<Admin>) -> Response {
-    let sources = Sources { app: &admin.app, reloads: admin.reloader.counters(), listeners: &admin.listeners };
+    let sources = Sources {
+        app: &admin.app,
+        reloads: admin.reloader.counters(),
+        listeners: &admin.listeners,
+        #[cfg(feature = "otlp")]
+        traces: admin.traces.as_ref(),
+    };
     let mut response = Response::new(Body::from(sources.render()));
     let text = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
     response.headers_mut().insert(CONTENT_TYPE, text);

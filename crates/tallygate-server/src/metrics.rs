@@ -47,6 +47,8 @@ pub(crate) struct Sources<'a> {
     pub(crate) app: &'a App,
     pub(crate) reloads: &'a ReloadCounters,
     pub(crate) listeners: &'a [(&'static str, Arc<ListenStats>)],
+    #[cfg(feature = "otlp")]
+    pub(crate) traces: Option<&'a crate::telemetry::Traces>,
 }
 
 impl Sources<'_> {
@@ -58,6 +60,13 @@ impl Sources<'_> {
         self.store(&mut page);
         self.config(&mut page);
         self.listeners(&mut page);
+        #[cfg(feature = "otlp")]
+        if let Some(traces) = self.traces {
+            page.counter("tallygate_spans_total", "Spans of sampled decisions, by what became of them.");
+            for (outcome, count) in traces.counts() {
+                page.sample(&[("outcome", outcome)], count);
+            }
+        }
         page.gauge("tallygate_build_info", "The version that runs.");
         page.sample(&[("version", env!("CARGO_PKG_VERSION"))], 1);
         page.into_text()

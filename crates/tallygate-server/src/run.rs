@@ -97,7 +97,13 @@ pub async fn run(
     let watch = tokio::spawn(Arc::clone(&reloader).watch(Arc::clone(&settings.reload.0), stop.clone()));
     let stats: Arc<[(&'static str, Arc<ListenStats>)]> =
         ["http", "grpc", "admin"].map(|name| (name, Arc::new(ListenStats::default()))).into();
-    let admin = Admin { app: Arc::clone(&app), reloader, listeners: Arc::clone(&stats) };
+    let admin = Admin {
+        app: Arc::clone(&app),
+        reloader,
+        listeners: Arc::clone(&stats),
+        #[cfg(feature = "otlp")]
+        traces: settings.traces.clone(),
+    };
     // What a proxy forwards of long headers must not become an error: it would let the request pass.
     let grpc = ListenSettings { max_body: LARGEST_MESSAGE, ..settings.listen.clone() };
     let routers = [
@@ -105,14 +111,15 @@ pub async fn run(
         (listeners.grpc, grpc.clone(), edge::rls::router(Arc::clone(&app), &grpc)),
         (listeners.admin, settings.listen.clone(), admin::router(admin)),
     ];
-    let traced = |router| match &settings.traces {
-        Some(traces) => traces.wrap(router),
-        None => router,
-    };
+    #[cfg(feature = "otlp")]
+    let routers = routers.map(|(listener, listen, router)| match &settings.traces {
+        Some(traces) => (listener, listen, traces.wrap(router)),
+        None => (listener, listen, router),
+    });
     let mut servers = JoinSet::new();
     for ((listener, listen, router), (name, stats)) in routers.into_iter().zip(stats.to_vec()) {
         let Some(listener) = listener else { continue };
-        let (router, tls, stop) = (traced(router), tls.clone(), stop.clone());
+        let (tls, stop) = (tls.clone(), stop.clone());
         servers.spawn(async move { http::serve(listener, name, router, &listen, tls, stop, stats).await });
     }
     on_event(Event::Ready);

@@ -10,6 +10,7 @@ use tokio::sync::Notify;
 use crate::Event;
 use crate::accept::{ListenSettings, TlsSettings};
 use crate::store::StoreSpec;
+#[cfg(feature = "otlp")]
 use crate::telemetry::Traces;
 use crate::token::Token;
 
@@ -33,6 +34,7 @@ pub struct Settings {
     /// How long `/readyz` says no before the ports close, so that whoever sends calls here can turn away.
     pub notice: Duration,
     /// Traces every decision, if there is a collector.
+    #[cfg(feature = "otlp")]
     pub traces: Option<Traces>,
     /// Asks for the files to be read again.
     pub reload: ReloadTrigger,
@@ -52,6 +54,7 @@ impl Default for Settings {
             tls: None,
             listen: ListenSettings::default(),
             notice: Duration::from_millis(500),
+            #[cfg(feature = "otlp")]
             traces: None,
             reload: ReloadTrigger::default(),
             on_event: Arc::new(|_| {}),

@@ -14,7 +14,9 @@ use tallygate_http::{Dialect, Trust, TrustedProxies};
 use tallygate_redis::AnyStore;
 use tallygate_server::listen::{ListenSettings, Listener, TlsSettings};
 use tallygate_server::store::StoreSpec;
-use tallygate_server::telemetry::{self, Format, LogSettings, OtlpSettings, SampleRatio};
+use tallygate_server::telemetry::{self, Format, LogSettings};
+#[cfg(feature = "otlp")]
+use tallygate_server::telemetry::{OtlpSettings, SampleRatio, Traces};
 use tallygate_server::{Event, Listeners, ReloadTrigger, Settings, Token};
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -67,10 +69,13 @@ pub(crate) struct Args {
     /// How to write logs: text or json; TALLYGATE_LOG chooses how much (error, warn, info, debug)
     #[arg(long, value_name = "FORMAT", env = "TALLYGATE_LOG_FORMAT", default_value = "text")]
     log: Format,
-    /// Send traces to this collector, by OTLP over HTTP, for example http://127.0.0.1:4318
+    /// Send traces to this collector, by OTLP over HTTP, for example http://127.0.0.1:4318; OTEL_EXPORTER_OTLP_HEADERS
+    /// and other OTEL_* variables apply
+    #[cfg(feature = "otlp")]
     #[arg(long, value_name = "URL", env = "TALLYGATE_OTLP")]
     otlp: Option<String>,
     /// The share of calls to trace, unless their own trace says so: 0.01, 1%
+    #[cfg(feature = "otlp")]
     #[arg(long, value_name = "SHARE", env = "TALLYGATE_OTLP_RATIO", default_value = "1%")]
     otlp_ratio: SampleRatio,
     /// How long the store may take for a decision before `on_error` answers
@@ -103,8 +108,12 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<Outcome> {
     let reload = ReloadTrigger::default();
     let mut settings = settings(&args, &reload)?;
     let listeners = Listeners { http: args.http.bind()?, grpc: args.grpc.bind()?, admin: args.admin.bind()? };
-    let telemetry = telemetry::init(log(&args)?)?;
-    settings.traces = telemetry.traces();
+    let filter = std::env::var("TALLYGATE_LOG").unwrap_or_else(|_| "info".to_owned());
+    telemetry::init(&LogSettings { format: args.log, filter })?;
+    #[cfg(feature = "otlp")]
+    let traces = traces(&args)?;
+    #[cfg(feature = "otlp")]
+    settings.traces.clone_from(&traces);
     let shutdown = until_told(reload)?;
     let banner = banner::text(&args, &settings, &listeners);
     settings.on_event = Arc::new(move |event: Event<'_>| {
@@ -115,15 +124,17 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<Outcome> {
         systemd::tell(&event);
     });
     tallygate_server::run(settings, listeners, shutdown).await?;
-    telemetry.finish().await;
+    #[cfg(feature = "otlp")]
+    if let Some(traces) = traces {
+        traces.finish().await;
+    }
     Ok(Outcome::Allowed)
 }
 
-fn log(args: &Args) -> anyhow::Result<LogSettings> {
-    let filter = std::env::var("TALLYGATE_LOG").unwrap_or_else(|_| "info".to_owned());
-    let otlp = args.otlp.as_deref().map(OtlpSettings::new).transpose()?;
-    let otlp = otlp.map(|otlp| otlp.with_ratio(args.otlp_ratio));
-    Ok(LogSettings { format: args.log, filter, otlp })
+#[cfg(feature = "otlp")]
+fn traces(args: &Args) -> anyhow::Result<Option<Traces>> {
+    let Some(url) = &args.otlp else { return Ok(None) };
+    Ok(Some(Traces::start(&OtlpSettings::new(url)?.with_ratio(args.otlp_ratio))?))
 }
 
 fn settings(args: &Args, reload: &ReloadTrigger) -> anyhow::Result<Settings> {

@@ -82,7 +82,7 @@ async fn every_verb_of_both_kinds_of_questions_is_counted() {
     }
     app.reject(Api::Http);
     let listed =
-        crate::metrics::Sources { app: &app, reloads: &Default::default(), listeners: &[] }.render();
+        crate::metrics::Sources { app: &app, reloads: &Default::default(), listeners: &[], traces: None }.render();
     for (outcome, count) in [("allowed", 6), ("denied", 4), ("unavailable", 0), ("invalid", 1)] {
         let line = format!("tallygate_calls_total{{api=\"http\",outcome=\"{outcome}\"}} {count}\n");
         assert!(listed.contains(&line), "{line}{listed}");

@@ -141,7 +141,7 @@ fn problem(response: &RateLimitResponse) -> serde_json::Value {
 
 /// How many calls that came in so were allowed, denied, could not be decided, or made no sense, as operators see it.
 fn calls(app: &App, api: &str) -> [u64; 4] {
-    let page = Sources { app, reloads: &ReloadCounters::default(), listeners: &[] }.render();
+    let page = Sources { app, reloads: &ReloadCounters::default(), listeners: &[], traces: None }.render();
     ["allowed", "denied", "unavailable", "invalid"].map(|outcome| {
         let name = format!("tallygate_calls_total{{api=\"{api}\",outcome=\"{outcome}\"}} ");
         page.lines().find_map(|line| line.strip_prefix(&name)).unwrap().parse().unwrap()

@@ -1,0 +1,174 @@
+//! Where spans go, and of how many calls.
+
+use std::str::FromStr;
+
+use http::Uri;
+
+/// Where spans go, and of how many calls.
+#[derive(Debug, Clone, PartialEq)]
+pub struct OtlpSettings {
+    /// Ends with `/v1/traces`.
+    pub(super) url: String,
+    pub(super) ratio: SampleRatio,
+}
+
+/// Why no spans can be sent.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum OtlpError {
+    /// The collector's URL cannot be used.
+    #[error("OTLP collector {url:?}: {reason}")]
+    Endpoint {
+        /// What was written.
+        url: String,
+        /// What is wrong, and what to write instead.
+        reason: &'static str,
+    },
+    /// The share of calls to trace is none.
+    #[error("OTLP ratio {written:?}: write a share from 0 to 1, or a percentage such as `1%`")]
+    Ratio {
+        /// What was written.
+        written: String,
+    },
+    /// No certificate of a collector can be verified.
+    #[error("OTLP collector: the system's root certificates cannot be read: {reason}; name a file in SSL_CERT_FILE")]
+    Roots {
+        /// What is wrong.
+        reason: String,
+    },
+    /// A variable `OTEL_*` cannot be used.
+    #[error("OTLP exporter: {reason}; see the variables OTEL_EXPORTER_OTLP_*")]
+    Exporter {
+        /// What is wrong.
+        reason: String,
+    },
+}
+
+impl OtlpSettings {
+    /// To the collector at `url`, as in `http://127.0.0.1:4318`. Of calls that belong to no trace, one in a hundred.
+    pub fn new(url: &str) -> Result<Self, OtlpError> {
+        Ok(Self { url: endpoint(url)?, ratio: SampleRatio::default() })
+    }
+
+    /// Traces another share of the calls that belong to no trace. Those that do follow their caller.
+    #[must_use]
+    pub fn with_ratio(mut self, ratio: SampleRatio) -> Self {
+        self.ratio = ratio;
+        self
+    }
+}
+
+/// Where requests go, from the base URL of a collector that takes OTLP over HTTP.
+fn endpoint(url: &str) -> Result<String, OtlpError> {
+    const EXAMPLE: &str = "is not a URL of a collector: write one like http://127.0.0.1:4318";
+    let fail = |reason| OtlpError::Endpoint { url: url.to_owned(), reason };
+    let uri: Uri = url.parse().map_err(|_| fail(EXAMPLE))?;
+    let (Some(scheme @ ("http" | "https")), Some(authority)) = (uri.scheme_str(), uri.authority()) else {
+        return Err(fail(EXAMPLE));
+    };
+    if authority.as_str().contains('@') {
+        // Not repeated: it may be a password.
+        let url = format!("{scheme}://...@...");
+        let reason = "names a user: leave it out, and write credentials into OTEL_EXPORTER_OTLP_HEADERS";
+        return Err(OtlpError::Endpoint { url, reason });
+    }
+    if authority.host().is_empty() {
+        return Err(fail(EXAMPLE));
+    }
+    if uri.query().is_some() {
+        return Err(fail("has a query, and none can be sent: leave it out"));
+    }
+    let port = match (authority.port_u16(), authority.as_str().len() == authority.host().len()) {
+        (Some(_), _) => "",
+        // OTLP's own port; behind TLS, collectors are found at that of HTTPS.
+        (None, true) if scheme == "http" => ":4318",
+        (None, true) => "",
+        (None, false) => return Err(fail("has a port that is no number from 0 to 65535")),
+    };
+    let base = uri.path().trim_end_matches('/').trim_end_matches("/v1/traces");
+    Ok(format!("{scheme}://{authority}{port}{base}/v1/traces"))
+}
+
+/// Of how many calls a span is sent: from 0 to 1, one in a hundred unless said.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct SampleRatio(f64);
+
+impl Default for SampleRatio {
+    fn default() -> Self {
+        Self(0.01)
+    }
+}
+
+impl FromStr for SampleRatio {
+    type Err = OtlpError;
+
+    fn from_str(written: &str) -> Result<Self, OtlpError> {
+        let number = |text: &str| text.trim_end().parse::<f64>().ok();
+        let ratio = match written.strip_suffix('%') {
+            Some(percent) => number(percent).map(|percent| percent / 100.0),
+            None => number(written),
+        };
+        let ratio = ratio.filter(|ratio| (0.0..=1.0).contains(ratio));
+        ratio.map(Self).ok_or_else(|| OtlpError::Ratio { written: written.to_owned() })
+    }
+}
+
+impl SampleRatio {
+    pub(super) fn share(self) -> f64 {
+        self.0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_collector_is_a_host_and_maybe_a_port_and_a_path() {
+        let expected = [
+            ("http://127.0.0.1:4318", "http://127.0.0.1:4318/v1/traces"),
+            ("http://collector", "http://collector:4318/v1/traces"),
+            ("https://collector", "https://collector/v1/traces"),
+            ("https://collector:4318", "https://collector:4318/v1/traces"),
+            ("http://[::1]:80/", "http://[::1]:80/v1/traces"),
+            ("http://[::1]", "http://[::1]:4318/v1/traces"),
+            ("http://collector/otlp/", "http://collector:4318/otlp/v1/traces"),
+            ("http://collector/otlp/v1/traces", "http://collector:4318/otlp/v1/traces"),
+        ];
+        for (url, expected) in expected {
+            assert_eq!(endpoint(url).as_deref(), Ok(expected), "{url}");
+        }
+    }
+
+    #[test]
+    fn a_collector_that_cannot_be_reached_so_is_refused_with_the_remedy() {
+        let expected = [
+            ("collector:4318", "http://127.0.0.1:4318"),
+            ("127.0.0.1:4318", "http://127.0.0.1:4318"),
+            ("grpc://collector", "http://127.0.0.1:4318"),
+            ("http://collector?key=x", "leave it out"),
+            ("http://collector:99999", "0 to 65535"),
+            ("http://col lector", "http://127.0.0.1:4318"),
+            ("http://:4318", "http://127.0.0.1:4318"),
+            ("", "http://127.0.0.1:4318"),
+        ];
+        for (url, remedy) in expected {
+            let error = endpoint(url).unwrap_err().to_string();
+            assert!(error.contains(remedy), "{url}: {error}");
+        }
+        let error = endpoint("http://me:secret@collector").unwrap_err().to_string();
+        assert!(error.contains("OTEL_EXPORTER_OTLP_HEADERS") && !error.contains("secret"), "{error}");
+    }
+
+    #[test]
+    fn a_share_is_written_as_a_number_or_in_percent() {
+        let share = |written: &str| written.parse::<SampleRatio>().map(|ratio| ratio.0);
+        assert_eq!(
+            ["0", "1", "0.25", "25%", "100 %"].map(|written| share(written).unwrap()),
+            [0.0, 1.0, 0.25, 0.25, 1.0]
+        );
+        for written in ["", "2", "-1", "101%", "NaN", "inf", "half"] {
+            assert!(share(written).is_err(), "{written}");
+        }
+    }
+}

@@ -31,7 +31,7 @@ pub enum Rival {
 pub enum Quota {
     /// Two million a year and a hundred million at once: nothing is denied, and no state expires while we look.
     Ample,
-    /// One an hour and ten at once: soon everything is denied. (A burst of one is no limit at all to throttlecrab.)
+    /// One an hour and ten at once: soon everything is denied. (throttlecrab does not enforce a burst of one.)
     Tiny,
 }
 

@@ -82,6 +82,6 @@ fn status_text(status: &Status) -> String {
         (true, _) if status.reset_after().is_zero() => format!("allowed  {left}"),
         (true, _) => format!("allowed  {left}, full in {full}"),
         (false, Some(wait)) => format!("denied   {left}, retry in {}, full in {full}", duration::render(wait)),
-        (false, None) => format!("denied   {left}, no wait will do"),
+        (false, None) => format!("denied   {left}, waiting does not help"),
     }
 }

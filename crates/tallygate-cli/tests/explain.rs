@@ -113,7 +113,7 @@ fn every_format_is_explained() {
     let shut_out = explain(&["--domain", "edge", "remote_address=192.0.2.66"]);
     assert_eq!(shut_out.code, 1);
     assert!(shut_out.stdout.contains("denied: the limit is zero"), "{}", shut_out.stdout);
-    assert!(shut_out.stdout.ends_with("denied: remote_address_192.0.2.66 binds, no wait will do\n"));
+    assert!(shut_out.stdout.ends_with("denied: remote_address_192.0.2.66 binds, waiting does not help\n"));
 }
 
 #[test]
@@ -155,7 +155,7 @@ fn the_state_is_shown_and_left_as_it_is() {
     assert!(answer.starts_with("denied: search binds, 3 of 10 left, retry in "), "{answer}");
     let too_much = on(&[&call[..], &["--cost", "11"]].concat());
     assert_eq!(too_much.code, 1);
-    assert!(too_much.stdout.ends_with("denied: search binds, no wait will do\n"), "{}", too_much.stdout);
+    assert!(too_much.stdout.ends_with("denied: search binds, waiting does not help\n"), "{}", too_much.stdout);
     assert_eq!(on(&[&call[..], &["--cost", "3"]].concat()).code, 0);
     assert_eq!(format!("{before:?}"), format!("{:?}", server.command(&["DUMP", key])));
     assert_eq!(server.command(&["DBSIZE"]).int(), 1);

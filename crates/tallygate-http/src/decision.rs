@@ -10,7 +10,7 @@ use tallygate::{Decision, Source, Status, Timestamp};
 /// The `source` of an answer that no policy had a say in.
 pub const NO_POLICY: &str = "no_policy";
 
-/// What one policy said. A part without a limit has no numbers, and one where no wait will do no `retry_after_ms`: they are
+/// What one policy said. A part without a limit has no numbers, and one where waiting does not help has no `retry_after_ms`: they are
 /// null.
 #[derive(Debug, Clone, Copy, Serialize)]
 pub struct Part<'a> {

@@ -31,7 +31,7 @@ impl Refusal {
         self.verdict
     }
 
-    /// How long to wait, exactly; `None` if no wait will do or nobody knows.
+    /// How long to wait, exactly; `None` if waiting does not help, or the wait is unknown.
     pub fn retry_after(&self) -> Option<Duration> {
         self.verdict.binding().and_then(|ruling| ruling.status().retry_after())
     }

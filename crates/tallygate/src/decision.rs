@@ -49,7 +49,7 @@ impl Status {
     }
 
     /// How long to wait until the same check would be satisfied: exact, if nobody else takes units meanwhile. Zero if
-    /// it is satisfied now; `None` if no wait will do.
+    /// it is satisfied now; `None` if waiting does not help.
     pub fn retry_after(&self) -> Option<Duration> {
         (self.retry_after != NEVER).then(|| Duration::from_micros(self.retry_after))
     }

@@ -20,7 +20,7 @@ pub enum NotReady {
         wait: Duration,
     },
     /// It will never come: the limit is zero.
-    #[error("no wait will do: the limit is zero")]
+    #[error("waiting does not help: the limit is zero")]
     Never,
     /// There was no answer.
     #[error(transparent)]

@@ -133,6 +133,6 @@ fn answer(verdict: &Verdict) -> String {
         (true, _) => format!("allowed: {name} binds, {left}"),
         (false, Some(wait)) if wait.is_zero() => format!("denied: {name} binds, {left}"),
         (false, Some(wait)) => format!("denied: {name} binds, {left}, retry in {}", duration::render(wait)),
-        (false, None) => format!("denied: {name} binds, no wait will do"),
+        (false, None) => format!("denied: {name} binds, waiting does not help"),
     }
 }

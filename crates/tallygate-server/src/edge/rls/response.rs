@@ -63,7 +63,7 @@ fn status(ruling: Option<&Ruling>) -> DescriptorStatus {
 }
 
 /// What a refused caller must wait, or else how long until nothing counts any more. Proxies make `Retry-After` of it, so
-/// there must be one where no wait will do, too.
+/// there must be one where waiting does not help, too.
 fn until_reset(ruling: &Ruling, limit: &Limit) -> Duration {
     let status = ruling.status();
     match (status.allowed(), status.retry_after()) {

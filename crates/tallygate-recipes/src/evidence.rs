@@ -31,7 +31,7 @@ impl Evidence {
     /// Judges all calls of one key.
     pub(crate) fn judge(limit: &Limit, records: &[Record], orphans: u64) -> Self {
         let bound = history::bound(limit, records);
-        let wrong = history::replay(limit, records);
+        let wrong = history::replay(limit, records, history::SERVER_STEP_BACK);
         let had_room =
             |mismatch: &&Mismatch| !mismatch.record.allowed && mismatch.expected.is_some_and(|status| status.allowed());
         let (violations, wrongly_denied) = (bound.violations.len(), wrong.iter().filter(had_room).count());

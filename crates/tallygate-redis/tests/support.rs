@@ -116,7 +116,7 @@ pub fn within_bound(limit: &Limit, records: &[Record]) {
 #[track_caller]
 pub fn replays(limit: &Limit, records: &[Record]) {
     within_bound(limit, records);
-    let wrong = history::replay(limit, records);
+    let wrong = history::replay(limit, records, history::SERVER_STEP_BACK);
     assert!(
         wrong.is_empty(),
         "{limit}: {} of {} answers are wrong, the first: {}",

@@ -5,6 +5,7 @@
 //! and the unit, what the algorithm says?
 //!
 //! ```
+//! use std::time::Duration;
 //! use tallygate::{Check, Cost, Key, Limit, Limiter, MemoryStore, history};
 //!
 //! let limiter = Limiter::new(MemoryStore::new());
@@ -15,7 +16,7 @@
 //!     records.push(history::Record::new(Cost::ONE, &limiter.check_now(check)?));
 //! }
 //! assert!(history::bound(&limit, &records).holds());
-//! assert!(history::replay(&limit, &records).is_empty());
+//! assert!(history::replay(&limit, &records, Duration::ZERO).is_empty());
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
@@ -32,7 +33,7 @@ use crate::decision::{Decision, Status};
 
 pub(crate) use bound::{Admitted, any_window, estimate, one_window, refill};
 pub use bound::{Bound, Rule, Span, bound};
-pub use replay::{Mismatch, replay};
+pub use replay::{Mismatch, SERVER_STEP_BACK, replay};
 
 /// What one call was answered. What a limiter does not tell is `None`, and is then not judged.
 #[derive(Debug, Clone, PartialEq, Eq)]

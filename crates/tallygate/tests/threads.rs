@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use tallygate::{Algorithm, Check, Cost, Counter, Key, Limit, Limiter, ManualClock, MemoryStore, history};
 
@@ -33,7 +34,7 @@ async fn tasks_on_one_key_are_given_exactly_the_limit() {
             records.extend(task.await.unwrap());
         }
         assert_eq!(history::bound(&limit, &records).admitted, 10_007, "{limit}");
-        let wrong = history::replay(&limit, &records);
+        let wrong = history::replay(&limit, &records, Duration::ZERO);
         assert!(
             wrong.is_empty(),
             "{limit}: {} of {} answers are wrong, first {}",
@@ -61,7 +62,7 @@ fn threads_on_the_real_clock_stay_within_the_bound_and_are_answered_in_order() {
         let report = history::bound(&limit, &records);
         assert!(report.holds(), "{limit}: {}", report.violations[0]);
         assert!(report.admitted >= 500);
-        let wrong = history::replay(&limit, &records);
+        let wrong = history::replay(&limit, &records, Duration::ZERO);
         assert!(wrong.is_empty(), "{limit}: {} answers are out of order, first {:?}", wrong.len(), wrong[0]);
     }
 }

@@ -1,5 +1,7 @@
 //! What is admitted, over time and over several limits at once.
 
+use std::time::Duration;
+
 use tallygate::{Algorithm, Check, Cost, Key, Status, Timestamp, history};
 
 use super::Rig;
@@ -30,7 +32,7 @@ pub async fn bound<R: Rig>(rig: &R, seed: u64, steps: usize) {
         if let Some(violation) = report.violations.first() {
             scene.fail(violation);
         }
-        if let Some(mismatch) = history::replay(&scene.limit, &records).first() {
+        if let Some(mismatch) = history::replay(&scene.limit, &records, Duration::ZERO).first() {
             scene.fail(mismatch);
         }
     }

@@ -1,15 +1,17 @@
 //! Is each answer what the algorithm says?
 
 use std::cmp::Reverse;
+use std::collections::VecDeque;
 use std::fmt;
+use std::time::Duration;
 
 use super::Record;
+use crate::call::{Call, Verb};
 use crate::check::{Check, Cost};
 use crate::clock::{ManualClock, Timestamp};
 use crate::decision::Status;
 use crate::key::Key;
 use crate::limit::Limit;
-use crate::limiter::Limiter;
 use crate::store::MemoryStore;
 
 /// An answer that is not the right one.
@@ -33,30 +35,55 @@ impl fmt::Display for Mismatch {
     }
 }
 
+/// How far the clock of a server may step back within a history: since version 9.1 Valkey derives its time from the
+/// processor's counter, and corrects it by as long as it was interrupted while it compared the two.
+pub const SERVER_STEP_BACK: Duration = Duration::from_millis(20);
+
 /// Asks the same questions of an embedded store, and returns the records whose answers differ from its own.
 ///
-/// The records are all those of one key under one limit, in any order, on a clock that did not step back; the key was
-/// unused before, and saw no refund and no reset. Calls of one instant are put in the order in which they can have
-/// happened: what remains only falls, and a denial at some remainder came after the call that left it.
-pub fn replay(limit: &Limit, records: &[Record]) -> Vec<Mismatch> {
+/// The records are all those of one key under one limit, in any order; the key was unused before, and saw no refund and no
+/// reset. They are put in the order in which they can have happened: by time, and within one instant what remains only falls,
+/// and a denial at some remainder came after the call that left it. If the clock may have stepped back, then by at most
+/// `step_back`: where the next answer by time is wrong, the first right one within that time comes before it. Once an answer
+/// was wrong, those that follow are ordered by time alone.
+pub fn replay(limit: &Limit, records: &[Record], step_back: Duration) -> Vec<Mismatch> {
     let mut order: Vec<usize> = (0..records.len()).collect();
     order.sort_by_key(|&index| {
         let record = &records[index];
         (record.decided_at, Reverse(record.remaining), !record.allowed)
     });
+    let mut pending = VecDeque::from(order);
     let clock = ManualClock::new(Timestamp::from_micros(0));
-    let limiter = Limiter::new(MemoryStore::builder().clock(clock.clone()).build());
+    let mut store = MemoryStore::builder().capacity(1).clock(clock.clone()).build();
     let key = Key::new("replay", "key").expect("both parts are short and not empty");
-    let wrong = order.into_iter().filter_map(|index| {
-        let record = &records[index];
+    let ask = |store: &MemoryStore, record: &Record| {
         clock.set(record.decided_at);
-        let cost = Cost::new(record.cost).ok();
-        let decision = cost.and_then(|cost| limiter.check_now(Check::new(key, limit).cost(cost)).ok());
-        let expected = decision.map(|decision| *decision.binding());
-        let right = expected.is_some_and(|status| is(record, &status));
-        (!right).then(|| Mismatch { index, record: record.clone(), expected })
-    });
-    wrong.collect()
+        let check = [Check::new(key, limit).cost(Cost::new(record.cost).ok()?)];
+        let decision = Call::new(Verb::Check, &check).ok()?.ask_now(store)?.ok()?;
+        Some(*decision.binding())
+    };
+    let mut wrong = Vec::new();
+    while let Some(&first) = pending.front() {
+        let since_first = |index: usize| records[index].decided_at.as_micros() - records[first].decided_at.as_micros();
+        let near = pending.iter().take_while(|&&index| {
+            index == first || wrong.is_empty() && u128::from(since_first(index)) < step_back.as_micros()
+        });
+        let next = near.enumerate().find_map(|(place, &index)| {
+            let copy = store.copy();
+            let status = ask(&copy, &records[index])?;
+            is(&records[index], &status).then_some((place, copy))
+        });
+        let place = next.as_ref().map_or(0, |(place, _)| *place);
+        pending.remove(place);
+        match next {
+            Some((_, copy)) => store = copy,
+            None => {
+                let record = records[first].clone();
+                wrong.push(Mismatch { index: first, expected: ask(&store, &record), record });
+            }
+        }
+    }
+    wrong
 }
 
 /// Whether a record says what the status says, as far as it says anything.

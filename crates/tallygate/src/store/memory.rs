@@ -177,6 +177,12 @@ impl MemoryStore {
         Decision::new(allowed, steps.into_iter().zip(checks).map(hopeless).collect(), source, now)
     }
 
+    /// One with the same states, on the same clock.
+    pub(crate) fn copy(&self) -> Self {
+        let shards = self.shards.iter().map(|shard| Padded(Mutex::new(lock(shard).clone())));
+        Self { shards: shards.collect(), factors: self.factors.clone(), clock: self.clock.clone() }
+    }
+
     /// The clock is read before the locks are taken, so that others wait for less; who waited longest may come last. This
     /// puts the instants in the order in which they are decided.
     #[inline(always)]

@@ -81,7 +81,7 @@ impl Finding {
         if !complete {
             return;
         }
-        let wrong = history::replay(limit, records);
+        let wrong = history::replay(limit, records, history::SERVER_STEP_BACK);
         self.mismatches += wrong.len() as u64;
         if let Some(mismatch) = wrong.first() {
             self.example.get_or_insert_with(|| format!("{subject}, {mismatch}"));

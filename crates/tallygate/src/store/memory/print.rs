@@ -18,7 +18,7 @@ pub(super) struct Print {
 }
 
 /// The secret of a store: for each word, a factor for either half.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct Factors {
     offsets: [u128; 2],
     factors: Box<[[u128; 2]; WORDS]>,

@@ -55,7 +55,7 @@ pub(super) fn no_room(limit: &Limit) -> Status {
 /// Defines a shard with one table for each kind of state, and how the table of an algorithm is found.
 macro_rules! tables {
     ($($module:ident $state:ident $kind:literal { $($variant:ident $name:literal $doc:literal),+ })+) => {
-        #[derive(Debug)]
+        #[derive(Debug, Clone)]
         pub(super) struct Shard {
             $($module: Table<crate::algorithm::$module::$state>,)+
             counters: Table<Number>,
@@ -105,7 +105,7 @@ macro_rules! tables {
     };
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct Bounds {
     /// The most states and counters of this shard.
     keys: usize,
@@ -114,7 +114,7 @@ struct Bounds {
     sweep: bool,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct Number {
     value: CounterValue,
     expires_at: Option<u64>,

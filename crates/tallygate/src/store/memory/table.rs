@@ -10,7 +10,7 @@ pub(super) trait Expires {
     fn expired(&self, now: u64) -> bool;
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct Table<T> {
     entries: HashTable<(Print, T)>,
     /// How many of the entries are shared.

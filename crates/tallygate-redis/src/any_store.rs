@@ -1,7 +1,5 @@
 //! One of the stores there are, chosen by a line of text.
 
-use std::time::Duration;
-
 use tallygate::{
     Call, CounterError, CounterName, CounterOp, CounterValue, Counters, Decision, MemoryStore, Store, StoreError,
 };
@@ -33,14 +31,6 @@ pub enum AnyStore {
     Redis(RedisStore),
 }
 
-/// The settings of an [`AnyStore`]. They are those of a server: the embedded store has no use for them.
-#[derive(Debug, Clone)]
-#[must_use = "call `.open().await`"]
-pub struct AnyStoreBuilder {
-    in_memory: bool,
-    server: RedisStoreBuilder,
-}
-
 impl AnyStore {
     /// The text that names the embedded store.
     pub const MEMORY: &str = "memory";
@@ -51,44 +41,8 @@ impl AnyStore {
     }
 
     /// A store with other settings.
-    pub fn builder(text: &str) -> AnyStoreBuilder {
-        AnyStoreBuilder { in_memory: text.trim() == Self::MEMORY, server: RedisStore::builder(text) }
-    }
-}
-
-impl AnyStoreBuilder {
-    /// What every key begins with. `tallygate` unless said.
-    pub fn prefix(mut self, prefix: &str) -> Self {
-        self.server = self.server.prefix(prefix);
-        self
-    }
-
-    /// How long a decision may take: connecting, waiting, redirections and retries included. 50 ms unless said.
-    pub fn deadline(mut self, deadline: Duration) -> Self {
-        self.server = self.server.deadline(deadline);
-        self
-    }
-
-    /// How many calls may be under way at once. 1024 unless said.
-    pub fn in_flight(mut self, calls: usize) -> Self {
-        self.server = self.server.in_flight(calls);
-        self
-    }
-
-    /// How long opening a connection may take. One second unless said.
-    pub fn connect_timeout(mut self, timeout: Duration) -> Self {
-        self.server = self.server.connect_timeout(timeout);
-        self
-    }
-
-    /// Opens the store. A prefix that no server would take is an error for the embedded store too: moving to a server
-    /// later changes the text and nothing else.
-    pub async fn open(self) -> Result<AnyStore, ConnectError> {
-        if self.in_memory {
-            self.server.validate_prefix()?;
-            return Ok(MemoryStore::new().into());
-        }
-        Ok(self.server.connect().await?.into())
+    pub fn builder(text: &str) -> RedisStoreBuilder {
+        RedisStoreBuilder::new(text)
     }
 }
 

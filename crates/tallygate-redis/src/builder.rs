@@ -1,14 +1,13 @@
 //! The settings of a store, and connecting to it.
 
-use std::fmt;
-use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
 #[cfg(feature = "manual-clock")]
 use tallygate::ManualClock;
-use tallygate::StoreError;
+use tallygate::{MemoryStore, StoreError};
 
+use crate::any_store::AnyStore;
 use crate::connection::{Client, Settings};
 use crate::scripts::Scripts;
 use crate::store::{Engine, RedisStore};
@@ -17,11 +16,13 @@ use crate::url::{StoreUrl, UrlError};
 /// Waits are cut to this: nobody means longer ones.
 const LONGEST_WAIT: Duration = Duration::from_secs(3600);
 
-/// The settings of a [`RedisStore`].
-#[derive(Clone)]
-#[must_use = "call `.connect().await`"]
+/// The settings of a [`RedisStore`], or of an [`AnyStore`], whose embedded store has no use for them.
+#[derive(Debug, Clone)]
+#[must_use = "call `.connect().await`, or for an `AnyStore` `.open().await`"]
 pub struct RedisStoreBuilder {
-    url: String,
+    in_memory: bool,
+    // Not as it was written: so it prints no password.
+    url: Result<StoreUrl, UrlError>,
     prefix: String,
     settings: Settings,
     #[cfg(feature = "manual-clock")]
@@ -47,9 +48,10 @@ pub enum ConnectError {
 }
 
 impl RedisStoreBuilder {
-    pub(crate) fn new(url: &str) -> Self {
+    pub(crate) fn new(text: &str) -> Self {
         Self {
-            url: url.to_owned(),
+            in_memory: text.trim() == AnyStore::MEMORY,
+            url: text.parse(),
             prefix: "tallygate".to_owned(),
             settings: Settings::default(),
             #[cfg(feature = "manual-clock")]
@@ -90,18 +92,24 @@ impl RedisStoreBuilder {
 
     /// What is wrong with the URL or the prefix, if anything: all that no server needs to be asked for.
     pub fn validate(&self) -> Result<(), ConnectError> {
-        StoreUrl::from_str(&self.url)?;
-        self.validate_prefix()
+        self.url.as_ref().map_err(Clone::clone)?;
+        check_prefix(&self.prefix)
     }
 
-    pub(crate) fn validate_prefix(&self) -> Result<(), ConnectError> {
-        check_prefix(&self.prefix)
+    /// Opens the store that the text names, which may be `memory`. A prefix that no server would take is an error for the
+    /// embedded store too: moving to a server later changes the text and nothing else.
+    pub async fn open(self) -> Result<AnyStore, ConnectError> {
+        if self.in_memory {
+            check_prefix(&self.prefix)?;
+            return Ok(MemoryStore::new().into());
+        }
+        Ok(self.connect().await?.into())
     }
 
     /// Connects, and makes sure that the server can be used.
     pub async fn connect(self) -> Result<RedisStore, ConnectError> {
-        let url = StoreUrl::from_str(&self.url)?;
-        self.validate_prefix()?;
+        let url = self.url?;
+        check_prefix(&self.prefix)?;
         let client = Client::connect(&url, self.settings).await?;
         #[cfg(not(feature = "manual-clock"))]
         let scripts = Scripts::new();
@@ -126,15 +134,4 @@ pub(crate) fn check_prefix(prefix: &str) -> Result<(), ConnectError> {
         return Err(ConnectError::Prefix { prefix: prefix.to_owned() });
     }
     Ok(())
-}
-
-impl fmt::Debug for RedisStoreBuilder {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // As it was written the URL may hold a password; as it is read it prints none.
-        f.debug_struct("RedisStoreBuilder")
-            .field("url", &StoreUrl::from_str(&self.url))
-            .field("prefix", &self.prefix)
-            .field("settings", &self.settings)
-            .finish_non_exhaustive()
-    }
 }

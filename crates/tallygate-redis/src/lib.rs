@@ -16,7 +16,7 @@ mod url;
 
 mod audit;
 
-pub use any_store::{AnyStore, AnyStoreBuilder};
+pub use any_store::AnyStore;
 pub use audit::{Audit, AuditReport, LargeKey, ServerReport, Sweep, Usage};
 pub use builder::{ConnectError, RedisStoreBuilder};
 pub use store::RedisStore;

@@ -4,13 +4,14 @@ mod report;
 mod sweep;
 mod tally;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use redis::{Pipeline, Value};
 use tallygate::StoreError;
 
 use crate::builder::ConnectError;
-use crate::connection::{Client, Failure, Refusal, Request, Server, Settings};
+use crate::connection::{Client, Deadline, Failure, Node, Refusal, Request, Settings};
 use crate::url::StoreUrl;
 pub use report::{AuditReport, LargeKey, ServerReport, Usage};
 pub use sweep::Sweep;
@@ -53,7 +54,7 @@ impl Audit {
         let mut tally = Tally::new(sweep);
         let mut servers = Vec::new();
         for server in self.client.masters().await {
-            let before = tally.keys();
+            let before = tally.report.keys;
             let looked_through = async {
                 let report = about(&server).await?;
                 look_through(&server, sweep, &mut tally, &mut progress).await?;
@@ -61,7 +62,7 @@ impl Audit {
             };
             let failed = |failure| name_permissions(failure, sweep).at(server.address());
             let mut report = looked_through.await.map_err(failed)?;
-            report.keys = tally.keys() - before;
+            report.keys = tally.report.keys - before;
             servers.push(report);
         }
         Ok(tally.into_report(servers))
@@ -78,7 +79,7 @@ impl Audit {
 }
 
 async fn look_through(
-    server: &Server,
+    server: &Arc<Node>,
     sweep: &Sweep,
     tally: &mut Tally<'_>,
     progress: &mut impl FnMut(u64),
@@ -88,22 +89,23 @@ async fn look_through(
     loop {
         let mut scan = redis::cmd("SCAN");
         scan.arg(&cursor).arg("MATCH").arg(&pattern).arg("COUNT").arg(BATCH);
-        let (next, keys) = read_scan(server.send(Request::Command(&scan)).await?)?;
+        let reply = server.send(Request::Command(&scan), Deadline::for_command()).await?;
+        let (next, keys): (Vec<u8>, Vec<Vec<u8>>) = redis::from_redis_value(reply)?;
         if !keys.is_empty() {
             let orphans = weigh(server, &keys, tally).await?;
             if let Some(ttl) = sweep.repair
                 && !orphans.is_empty()
             {
-                tally.repaired(give_end(server, &orphans, ttl).await?);
+                tally.report.repaired += give_end(server, &orphans, ttl).await?;
             }
         }
-        progress(tally.keys());
+        progress(tally.report.keys);
         cursor = next;
         if cursor == b"0" {
             return Ok(());
         }
         if tally.is_full() {
-            tally.stopped_early();
+            tally.report.complete = false;
             return Ok(());
         }
         if !sweep.rest.is_zero() {
@@ -113,7 +115,7 @@ async fn look_through(
 }
 
 /// Looks at each key; returns those of ours that would never expire.
-async fn weigh(server: &Server, keys: &[Vec<u8>], tally: &mut Tally<'_>) -> Result<Vec<Vec<u8>>, Failure> {
+async fn weigh(server: &Arc<Node>, keys: &[Vec<u8>], tally: &mut Tally<'_>) -> Result<Vec<Vec<u8>>, Failure> {
     let mut questions = Pipeline::with_capacity(2 * keys.len());
     for key in keys {
         questions.cmd("PTTL").arg(key);
@@ -135,7 +137,7 @@ async fn weigh(server: &Server, keys: &[Vec<u8>], tally: &mut Tally<'_>) -> Resu
     Ok(orphans)
 }
 
-async fn give_end(server: &Server, keys: &[Vec<u8>], ttl: Duration) -> Result<u64, Failure> {
+async fn give_end(server: &Arc<Node>, keys: &[Vec<u8>], ttl: Duration) -> Result<u64, Failure> {
     let mut repairs = Pipeline::with_capacity(keys.len());
     for key in keys {
         repairs.cmd("EVAL").arg(GIVE_END).arg(1).arg(key).arg(ttl.as_millis().max(1).to_string());
@@ -147,36 +149,19 @@ async fn give_end(server: &Server, keys: &[Vec<u8>], ttl: Duration) -> Result<u6
     Ok(repaired)
 }
 
-async fn send_all(server: &Server, commands: &Pipeline) -> Result<Vec<Value>, Failure> {
-    match server.send(Request::Pipeline(commands)).await? {
+async fn send_all(server: &Arc<Node>, commands: &Pipeline) -> Result<Vec<Value>, Failure> {
+    match server.send(Request::Pipeline(commands), Deadline::for_command()).await? {
         Value::Array(replies) => Ok(replies),
         other => Err(Failure::Corrupt(format!("{other:?}"))),
     }
 }
 
-async fn about(server: &Server) -> Result<ServerReport, Failure> {
-    let reply = server.send(Request::Command(redis::cmd("INFO").arg("everything"))).await?;
-    let Value::BulkString(text) = reply else { return Err(Failure::Corrupt(format!("{reply:?}"))) };
+async fn about(server: &Arc<Node>) -> Result<ServerReport, Failure> {
+    let mut info = redis::cmd("INFO");
+    info.arg("everything");
+    let reply = server.send(Request::Command(&info), Deadline::for_command()).await?;
+    let text: Vec<u8> = redis::from_redis_value(reply)?;
     Ok(ServerReport::read(server.address().to_string(), &String::from_utf8_lossy(&text)))
-}
-
-/// `[cursor, [key…]]`.
-fn read_scan(reply: Value) -> Result<(Vec<u8>, Vec<Vec<u8>>), Failure> {
-    let strange = |reply: &dyn std::fmt::Debug| Failure::Corrupt(format!("{reply:?}"));
-    let parts = match reply {
-        Value::Array(parts) => parts,
-        other => return Err(strange(&other)),
-    };
-    match <[Value; 2]>::try_from(parts) {
-        Ok([Value::BulkString(cursor), Value::Array(keys)]) => {
-            let key = |key| match key {
-                Value::BulkString(key) => Some(key),
-                _ => None,
-            };
-            Ok((cursor, keys.into_iter().filter_map(key).collect()))
-        }
-        other => Err(strange(&other)),
-    }
 }
 
 /// All permissions at once: an operator should not have to come back for each.

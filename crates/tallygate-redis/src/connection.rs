@@ -13,7 +13,8 @@ mod socket;
 mod tls;
 mod topology;
 
-pub(crate) use client::{Client, Server, Settings};
+pub(crate) use client::{Client, Settings};
 pub(crate) use conn::Request;
 pub(crate) use deadline::Deadline;
 pub(crate) use failure::{Failure, Refusal};
+pub(crate) use node::Node;

@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use redis::Value;
 use tallygate::{CounterError, CounterName, CounterOp, CounterValue, Counters, Key};
 
 use crate::store::RedisStore;
@@ -23,27 +22,23 @@ impl Counters for RedisStore {
         let engine = &self.engine;
         let (key, deadline) = (key.encode(&engine.prefix, "n"), engine.client.default_deadline());
         let reply = engine.client.run(&engine.scripts.counter, &[key], &[verb, &delta, &ttl], deadline).await?;
-        let (outcome, text) = match &reply {
-            Value::Array(parts) => match parts.as_slice() {
-                [Value::BulkString(outcome), Value::BulkString(text)] => (outcome, String::from_utf8_lossy(text)),
-                _ => return Err(corrupt(&format!("it answered {reply:?}")).into()),
-            },
-            _ => return Err(corrupt(&format!("it answered {reply:?}")).into()),
-        };
+        let strange = || CounterError::from(corrupt(&format!("it answered {reply:?}")));
+        let (outcome, text): (String, Vec<u8>) = redis::from_redis_value_ref(&reply).map_err(|_| strange())?;
+        let text = String::from_utf8_lossy(&text);
         // In the words of the embedded store, which writes fractions its own way.
         let told = || match CounterValue::from_text(&text) {
             Ok(CounterValue::Float(value)) => value.to_string(),
             _ => text.to_string(),
         };
         let delta = if let CounterOp::AddFloat { delta, .. } = op { delta.to_string() } else { delta };
-        match outcome.as_slice() {
+        match outcome.as_str() {
             // What is gone need not have been a number.
-            b"ok" if op == CounterOp::Delete => Ok(CounterValue::from_text(&text).unwrap_or(CounterValue::Integer(0))),
-            b"ok" => CounterValue::from_text(&text),
-            b"overflow" => Err(CounterError::Overflow { value: told(), delta }),
-            b"not_an_integer" => Err(CounterError::NotAnInteger { value: told() }),
-            b"not_a_number" => Err(CounterError::NotANumber { value: text.into_owned() }),
-            _ => Err(corrupt(&format!("it answered {reply:?}")).into()),
+            "ok" if op == CounterOp::Delete => Ok(CounterValue::from_text(&text).unwrap_or(CounterValue::Integer(0))),
+            "ok" => CounterValue::from_text(&text),
+            "overflow" => Err(CounterError::Overflow { value: told(), delta }),
+            "not_an_integer" => Err(CounterError::NotAnInteger { value: told() }),
+            "not_a_number" => Err(CounterError::NotANumber { value: text.into_owned() }),
+            _ => Err(strange()),
         }
     }
 }

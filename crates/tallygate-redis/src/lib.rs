@@ -7,7 +7,6 @@ mod store;
 mod counters;
 mod split;
 
-mod script;
 mod scripts;
 mod wire;
 

@@ -1,7 +1,6 @@
 //! A call whose states live in different slots of a cluster: no script can take them all, so they are charged apart, and what was
 //! charged for a call that is then denied is given back.
 
-use std::pin::pin;
 use std::sync::Arc;
 
 use tallygate::{Decision, Effect, Mode, Settlement, Source, Status, StoreError, Taking, Timestamp, Verb};
@@ -19,6 +18,8 @@ pub(crate) struct Split {
     pub(crate) verb: Verb,
     pub(crate) denied: bool,
     pub(crate) asked: Vec<Asked>,
+    /// Whether all states share a slot after all: then the call only has to be finished.
+    pub(crate) together: bool,
     pub(crate) deadline: Deadline,
 }
 
@@ -36,17 +37,7 @@ type Runs = JoinSet<(Vec<usize>, Answer)>;
 impl Split {
     /// Runs in a task of its own. The answer comes by the deadline; what is under way then is waited for all the same, so that
     /// nothing that was charged too late stays charged.
-    pub(crate) async fn run(self, answer: oneshot::Sender<Answer>, together: bool) {
-        if together {
-            let mut run = pin!(self.engine.run(self.verb, self.denied, &self.asked, self.patient()));
-            let in_time = timeout_at(self.deadline.answer_by, &mut run).await;
-            let late = in_time.is_err();
-            let _ = answer.send(in_time.unwrap_or_else(|_| Err(too_late())));
-            if late {
-                let _ = run.await;
-            }
-            return;
-        }
+    pub(crate) async fn run(self, answer: oneshot::Sender<Answer>) {
         let mut parts = vec![None; self.asked.len()];
         if self.verb.effect() != Effect::Charges {
             let mut runs = self.start(self.verb, self.denied, |_| true);
@@ -159,8 +150,8 @@ impl Split {
         let judged = self.asked.iter().zip(&statuses).map(|(asked, status)| (asked.mode, status.allowed()));
         let allowed = Settlement::of(self.denied, judged).allowed();
         let decided_at = decided_at.unwrap_or(Timestamp::from_micros(0));
-        let decision = Decision::new(allowed, statuses, Source::Store, decided_at);
-        Ok(decision.with_failures(failures).into_split())
+        let decision = Decision::new(allowed, statuses, Source::Store, decided_at).with_failures(failures);
+        Ok(if self.together { decision } else { decision.into_split() })
     }
 }
 

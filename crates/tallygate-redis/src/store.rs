@@ -3,13 +3,11 @@
 use std::fmt;
 use std::sync::Arc;
 
-use redis::Value;
 use tallygate::{Call, Check, Decision, Effect, Key, Store, StoreError, Verb};
 use tokio::sync::oneshot;
 
 use crate::builder::{ConnectError, RedisStoreBuilder};
 use crate::connection::{Client, Deadline, Request};
-use crate::script::Script;
 use crate::scripts::Scripts;
 use crate::split::Split;
 use crate::wire::{self, Asked, corrupt};
@@ -76,8 +74,8 @@ impl RedisStore {
         }
         // What gives back, or may have to, is not left half done by a caller that hangs up.
         let (sender, answer) = oneshot::channel();
-        let split = Split { engine: Arc::clone(engine), verb, denied, asked, deadline };
-        tokio::spawn(split.run(sender, together));
+        let split = Split { engine: Arc::clone(engine), verb, denied, asked, together, deadline };
+        tokio::spawn(split.run(sender));
         let lost = |_| StoreError::Ambiguous { reason: "the runtime is shutting down".to_owned() };
         answer.await.map_err(lost)?
     }
@@ -89,7 +87,7 @@ impl Engine {
         let script = self.scripts.check(check.limit.algorithm());
         let keys = [check.key.encode(&self.prefix, check.limit.algorithm().kind())];
         let args = self.with_time([wire::pack(check.cost.get(), check.limit)]);
-        let reply = self.run_script(script, &keys, &args, deadline).await;
+        let reply = self.client.run(script, &keys, &args, deadline).await;
         reply.and_then(|reply| wire::read_check(&reply, check)).map_err(|error| naming(error, &keys))
     }
 
@@ -107,18 +105,8 @@ impl Engine {
         let checks = asked.iter().map(|asked| wire::pack(asked.cost, &asked.limit));
         let args = self.with_time(fixed.into_iter().chain(checks));
         let keys: Vec<&str> = asked.iter().map(|asked| asked.key.as_str()).collect();
-        let reply = self.run_script(&self.scripts.call, &keys, &args, deadline).await;
+        let reply = self.client.run(&self.scripts.call, &keys, &args, deadline).await;
         reply.and_then(|reply| wire::read_call(&reply, verb, asked)).map_err(|error| naming(error, &keys))
-    }
-
-    async fn run_script(
-        &self,
-        script: &Script,
-        keys: &[impl AsRef<[u8]>],
-        args: &[Vec<u8>],
-        deadline: Deadline,
-    ) -> Result<Value, StoreError> {
-        self.client.run(script, keys, args, deadline).await
     }
 
     /// The arguments, and the time if a test tells it: seconds and microseconds, as `TIME` answers them.
@@ -149,9 +137,13 @@ impl Engine {
     /// Finds out now, by name, which commands the server does not let us run, and not on the first call that needs one.
     pub(crate) async fn check_permissions(&self) -> Result<(), StoreError> {
         // EVAL is needed only where a script is unknown: after a restart, when nobody wants to learn that it is forbidden.
+        let mut eval = redis::cmd("EVAL");
+        eval.arg("return 1").arg(0);
         for server in self.client.masters().await {
-            let reply = server.send(Request::Command(redis::cmd("EVAL").arg("return 1").arg(0))).await;
-            reply.map_err(|failure| failure.at(server.address()))?;
+            server
+                .send(Request::Command(&eval), Deadline::for_command())
+                .await
+                .map_err(|failure| failure.at(server.address()))?;
         }
         // In a cluster every server has rights of its own; as many keys as this are likely to meet all of them.
         let keys = if self.client.is_cluster() { 16 } else { 1 };
@@ -164,9 +156,10 @@ impl Engine {
     async fn check_permissions_at(&self, subject: &str) -> Result<(), StoreError> {
         let key = Key::new("permissions", subject).map_err(|error| corrupt(&error.to_string()))?;
         let (keys, script) = ([key.encode(&self.prefix, "r")], &self.scripts.check_permissions);
-        let reply = self.run_script(script, &keys, &[], self.client.default_deadline()).await?;
-        let Value::Array(refused) = reply else { return Err(corrupt(&format!("it answered {reply:?}"))) };
-        let missing: Vec<String> = refused.iter().filter_map(command_name).map(|name| format!("+{name}")).collect();
+        let reply = self.client.run::<_, &str>(script, &keys, &[], self.client.default_deadline()).await?;
+        let refused: Vec<String> =
+            redis::from_redis_value(reply).map_err(|error| corrupt(&format!("it answered {error}")))?;
+        let missing: Vec<String> = refused.iter().map(|name| format!("+{name}")).collect();
         if missing.is_empty() {
             return Ok(());
         }
@@ -186,13 +179,6 @@ fn naming(error: StoreError, keys: &[impl AsRef<str>]) -> StoreError {
             corrupt(&format!("{reason} (look at {keys}: `reset` forgets a state, or delete the key)"))
         }
         other => other,
-    }
-}
-
-fn command_name(value: &Value) -> Option<String> {
-    match value {
-        Value::BulkString(name) => Some(String::from_utf8_lossy(name).into_owned()),
-        _ => None,
     }
 }
 

@@ -1,7 +1,9 @@
 //! What an audit found.
 
+use redis::InfoDict;
+
 /// What a store holds under a prefix.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct AuditReport {
     /// Keys seen.
@@ -29,7 +31,7 @@ pub struct AuditReport {
 }
 
 /// What the keys of one policy take.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Usage {
     /// As written in the key. `None` for keys that are none of ours, and for policies beyond the number that is told apart.
@@ -76,11 +78,9 @@ pub struct ServerReport {
 
 impl ServerReport {
     pub(super) fn read(address: String, info: &str) -> Self {
-        let field = |name: &str| {
-            let line = info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
-            line.map(str::trim_end)
-        };
-        let number = |name: &str| field(name).and_then(|value| value.parse().ok()).unwrap_or(0);
+        let info = InfoDict::new(info);
+        let field = |name: &str| info.get::<String>(name);
+        let number = |name: &str| info.get(name).unwrap_or(0);
         // Valkey also gives a `redis_version`, that of the Redis it can stand in for.
         let version = match (field("valkey_version"), field("redis_version")) {
             (Some(version), _) => format!("Valkey {version}"),
@@ -92,7 +92,7 @@ impl ServerReport {
             version,
             keys: 0,
             maxmemory: number("maxmemory"),
-            maxmemory_policy: field("maxmemory_policy").unwrap_or("unknown").to_owned(),
+            maxmemory_policy: field("maxmemory_policy").unwrap_or_else(|| "unknown".to_owned()),
             used_memory: number("used_memory"),
             evicted_keys: number("evicted_keys"),
         }

@@ -15,7 +15,7 @@ const LARGEST: usize = 10;
 pub(super) struct Tally<'a> {
     sweep: &'a Sweep,
     usage: HashMap<(Option<String>, &'static str), Usage>,
-    report: AuditReport,
+    pub(super) report: AuditReport,
 }
 
 /// What a key turned out to be.
@@ -31,36 +31,12 @@ pub(super) enum Found {
 
 impl<'a> Tally<'a> {
     pub(super) fn new(sweep: &'a Sweep) -> Self {
-        let report = AuditReport {
-            keys: 0,
-            bytes: 0,
-            orphans: 0,
-            foreign: 0,
-            listed: Vec::new(),
-            repaired: 0,
-            lasting_counters: 0,
-            usage: Vec::new(),
-            largest: Vec::new(),
-            servers: Vec::new(),
-            complete: true,
-        };
+        let report = AuditReport { complete: true, ..AuditReport::default() };
         Self { sweep, usage: HashMap::new(), report }
-    }
-
-    pub(super) fn keys(&self) -> u64 {
-        self.report.keys
     }
 
     pub(super) fn is_full(&self) -> bool {
         self.report.keys >= self.sweep.most
-    }
-
-    pub(super) fn stopped_early(&mut self) {
-        self.report.complete = false;
-    }
-
-    pub(super) fn repaired(&mut self, keys: u64) {
-        self.report.repaired += keys;
     }
 
     pub(super) fn add(&mut self, key: &[u8], bytes: u64, expires: bool) -> Found {
@@ -103,13 +79,8 @@ impl<'a> Tally<'a> {
         if self.usage.len() >= POLICIES && !self.usage.contains_key(&(policy.clone(), kind)) {
             policy = None;
         }
-        let usage = self.usage.entry((policy.clone(), kind)).or_insert_with(|| Usage {
-            policy,
-            kind,
-            keys: 0,
-            bytes: 0,
-            orphans: 0,
-        });
+        let usage = self.usage.entry((policy.clone(), kind));
+        let usage = usage.or_insert_with(|| Usage { policy, kind, ..Usage::default() });
         usage.keys += 1;
         usage.bytes += bytes;
         usage.orphans += u64::from(orphan);

@@ -14,8 +14,8 @@ use super::deadline::Deadline;
 use super::failure::Failure;
 use super::node::Node;
 use super::topology::{Route, Topology};
-use crate::script::{Script, ScriptRun};
-use crate::url::{Address, StoreUrl};
+use crate::scripts::{Script, ScriptRun};
+use crate::url::StoreUrl;
 
 /// Redirections followed without a delay: more than a healthy cluster ever gives to one call.
 const QUICK_REDIRECTS: u32 = 4;
@@ -26,20 +26,13 @@ pub(crate) struct Settings {
     pub(crate) deadline: Duration,
     /// For opening one connection, handshake included; also what [`Client::connect`] may take per server.
     pub(crate) connect_timeout: Duration,
-    /// For one plain command of an operator.
-    pub(crate) command_timeout: Duration,
     /// Concurrent calls; more wait until their deadline and are then refused.
     pub(crate) in_flight: usize,
 }
 
 impl Default for Settings {
     fn default() -> Self {
-        Self {
-            deadline: Duration::from_millis(50),
-            connect_timeout: Duration::from_secs(1),
-            command_timeout: Duration::from_secs(5),
-            in_flight: 1024,
-        }
+        Self { deadline: Duration::from_millis(50), connect_timeout: Duration::from_secs(1), in_flight: 1024 }
     }
 }
 
@@ -149,13 +142,12 @@ impl Client {
         self.topology.slot(a) == self.topology.slot(b)
     }
 
-    /// Every master, for the plain commands of operators.
-    pub(crate) async fn masters(&self) -> Vec<Server> {
+    /// Every master, for the plain commands of operators, over connections of their own: a scan delays no call.
+    pub(crate) async fn masters(&self) -> Vec<Arc<Node>> {
         if self.is_cluster() {
             self.topology.refreshed(Instant::now() + self.settings.connect_timeout).await;
         }
-        let timeout = self.settings.command_timeout;
-        self.topology.masters().iter().map(|node| Server { node: node.with_own_connection(), timeout }).collect()
+        self.topology.masters().iter().map(|node| node.with_own_connection()).collect()
     }
 }
 
@@ -164,20 +156,4 @@ async fn pause(deadline: Instant) -> bool {
     let until = Instant::now() + random_between(Duration::from_millis(1), Duration::from_millis(5));
     sleep_until(until.min(deadline)).await;
     until < deadline
-}
-
-/// One master, over a connection of its own: an operator's scan delays no call.
-pub(crate) struct Server {
-    node: Arc<Node>,
-    timeout: Duration,
-}
-
-impl Server {
-    pub(crate) fn address(&self) -> &Address {
-        self.node.address()
-    }
-
-    pub(crate) async fn send(&self, request: Request<'_>) -> Result<Value, Failure> {
-        self.node.send(request, Deadline::for_reading(self.timeout)).await
-    }
 }

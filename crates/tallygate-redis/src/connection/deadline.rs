@@ -28,6 +28,11 @@ impl Deadline {
         Self { send_by: answer_by, answer_by }
     }
 
+    /// For one plain command of an operator.
+    pub(crate) fn for_command() -> Self {
+        Self::for_reading(Duration::from_secs(5))
+    }
+
     pub(crate) fn until(instant: std::time::Instant) -> Self {
         Self::after(Instant::from_std(instant).saturating_duration_since(Instant::now()))
     }

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use redis::ServerError;
+use redis::{ParsingError, ServerError};
 use tallygate::StoreError;
 
 /// One failed exchange. Everything but [`Failure::Lost`], [`Failure::TimedOut`] and [`Failure::Corrupt`] proves that the
@@ -174,6 +174,12 @@ impl Failure {
             }
             Self::Corrupt(reply) => StoreError::Corrupt { reason: replied(reply) },
         }
+    }
+}
+
+impl From<ParsingError> for Failure {
+    fn from(error: ParsingError) -> Self {
+        Self::Corrupt(error.to_string())
     }
 }
 

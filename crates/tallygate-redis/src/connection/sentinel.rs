@@ -1,5 +1,6 @@
 //! The master that sentinels monitor: found through them, and replaced when they name another.
 
+use std::collections::HashMap;
 use std::sync::{Arc, PoisonError, RwLock, Weak};
 use std::time::Duration;
 
@@ -141,16 +142,15 @@ async fn query_one(sentinel: Arc<Node>, name: String, deadline: Deadline) -> Res
         command
     };
     let reply = sentinel.send(Request::Command(&command("get-master-addr-by-name")), deadline).await?;
-    let words = words(&reply);
-    let [host, port] = words.as_slice() else { return Err(Failure::Refused(Refusal::UnknownMaster { name })) };
+    let Ok((host, port)) = redis::from_redis_value::<(String, String)>(reply) else {
+        return Err(Failure::Refused(Refusal::UnknownMaster { name }));
+    };
     let port = port.parse().map_err(|_| Failure::Corrupt(format!("{host} {port}")))?;
-    let address = Address::beside(host, port, sentinel.address());
+    let address = Address::beside(&host, port, sentinel.address());
     // During a failover this reply has the new epoch already, but still the old address: only the epoch is used.
     let details = sentinel.send(Request::Command(&command("master")), deadline).await.unwrap_or(Value::Nil);
-    let epoch = self::words(&details)
-        .chunks_exact(2)
-        .find(|pair| pair[0] == "config-epoch")
-        .and_then(|pair| pair[1].parse().ok());
+    let details: HashMap<String, Value> = redis::from_redis_value(details).unwrap_or_default();
+    let epoch = details.get("config-epoch").and_then(|epoch| redis::from_redis_value_ref(epoch).ok());
     Ok((epoch.unwrap_or(0), address))
 }
 
@@ -181,15 +181,4 @@ fn concerns(message: &PushInfo, name: &str) -> bool {
         Value::BulkString(text) => String::from_utf8_lossy(text).split(' ').next() == Some(name),
         _ => false,
     })
-}
-
-fn words(reply: &Value) -> Vec<String> {
-    let Value::Array(parts) = reply else { return Vec::new() };
-    parts
-        .iter()
-        .map(|part| match part {
-            Value::BulkString(text) => String::from_utf8_lossy(text).into_owned(),
-            _ => String::new(),
-        })
-        .collect()
 }

@@ -86,6 +86,16 @@ fn a_shadow_is_counted_and_reported_and_never_refuses() {
     assert_eq!(scene.remaining(), [0, 1]);
 }
 
+/// Of shadows that found no place in the first calls, those of a second verb were left out.
+#[test]
+fn many_shadows_are_all_asked_about_whatever_their_verbs() {
+    let scene = Scene::of((0..40).map(|at| policy(&format!("p{at}"), "9/h").with_mode(Mode::Shadow)).collect());
+    let ask = |verb| Ask { descriptor: Descriptor::new(), action: Action::new(verb, Cost::ONE), limit: None };
+    let verdict = scene.ask_all(&[ask(Verb::Peek), ask(Verb::Check)]);
+    assert!(verdict.rulings().iter().all(|ruling| ruling.source() == Source::Store));
+    assert_eq!(scene.remaining(), [8; 40]);
+}
+
 #[test]
 fn a_shadow_is_not_charged_for_what_was_denied() {
     let scene = Scene::of(vec![policy("shadow", "9/h").with_mode(Mode::Shadow), policy("real", "1/h")]);

@@ -21,26 +21,23 @@ use crate::store::{MemoryStore, Store, StoreError};
 /// [`OnError`] answers, so the error here is only about a question that makes no sense.
 #[derive(Debug)]
 pub struct Evaluation {
-    rulings: Few<Ruling>,
+    /// What is known so far.
+    verdict: Verdict,
     phase: Phase,
-    decided_at: Option<Timestamp>,
-    split: bool,
-    /// In a box, as it is rare and large.
-    store_error: Option<Box<StoreError>>,
 }
 
-/// The calls to a store, in order. Nearly every question has only one of them.
+/// Which call to a store comes next. Nearly every question has only one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Phase {
-    /// What is asked with the verb at this place of [`ORDER`].
-    Ask(usize),
-    /// The shadows that have no place in one call with the policies that decide; from this ruling on.
-    Shadows(usize),
-    Done,
+struct Phase {
+    /// The place of its verb in the order of [`ORDER`].
+    verb: usize,
+    /// The first of the shadows that had no place in one call with the policies that decide, once those were asked.
+    shadows: Option<usize>,
 }
 
 impl Phase {
-    const START: Self = Self::Ask(0);
+    const START: Self = Self { verb: 0, shadows: None };
+    const DONE: Self = Self { verb: usize::MAX, shadows: None };
 }
 
 /// What gives back comes first, and what charges comes last: it depends on what the others were answered.
@@ -99,7 +96,7 @@ impl Domain {
     fn ruling(&self, found: Match, action: Action) -> Ruling {
         let Match { policy: at, descriptor, subject, limit: own } = found;
         let policy = self.policies()[at].clone();
-        let (place, status, source) = (self.first() + at, Status::unlimited(), Source::Unlimited);
+        let (place, status, source) = (self.first + at, Status::unlimited(), Source::Unlimited);
         Ruling { policy, place, descriptor, subject, own, action, status, source, decided_at: None }
     }
 }
@@ -107,12 +104,12 @@ impl Domain {
 impl Evaluation {
     #[inline]
     fn new(rulings: Few<Ruling>) -> Self {
-        Self { rulings, phase: Phase::START, decided_at: None, split: false, store_error: None }
+        Self { verdict: Verdict::new(rulings), phase: Phase::START }
     }
 
     /// That of a call that no policy applies to.
     pub fn unlimited() -> Self {
-        Self::new(Few::Many(Vec::new()))
+        Self { verdict: Verdict::unlimited(), phase: Phase::START }
     }
 
     /// Decides, by the deadline if there is one.
@@ -121,19 +118,76 @@ impl Evaluation {
         stores: &Stores<S>,
         deadline: Option<Instant>,
     ) -> Result<Verdict, InvalidCheck> {
-        if self.rulings.len() > 1 {
-            self.give_back(stores, deadline).await;
+        if self.verdict.rulings.len() > 1 {
+            self.verdict.give_back(stores, deadline).await;
         }
         while let Some(step) = self.next()? {
-            let checks = self.checks(&step);
+            let checks = self.verdict.checks(&step);
             let call = Call::of_distinct(step.verb, &checks).denied(step.denied).by(deadline);
             let answer = call.ask(&stores.shared).await;
             drop(checks);
-            self.record(&step, answer, &stores.local);
+            self.verdict.record(&step, answer, &stores.local);
         }
-        Ok(self.into_verdict())
+        Ok(self.verdict)
     }
 
+    /// Decides at once, if the store can; `None` has done nothing, and leaves it to [`decide`](Self::decide).
+    #[inline]
+    pub fn decide_now<S: Store>(&mut self, stores: &Stores<S>) -> Option<Result<Verdict, InvalidCheck>> {
+        loop {
+            let step = match self.next() {
+                Ok(Some(step)) => step,
+                Ok(None) => return Some(Ok(std::mem::replace(&mut self.verdict, Verdict::unlimited()))),
+                Err(invalid) => return Some(Err(invalid)),
+            };
+            let checks = self.verdict.checks(&step);
+            let answer = Call::of_distinct(step.verb, &checks).denied(step.denied).ask_now(&stores.shared);
+            drop(checks);
+            let Some(answer) = answer else {
+                self.phase = Phase::START;
+                return None;
+            };
+            self.verdict.record(&step, answer, &stores.local);
+        }
+    }
+
+    /// The next call to a store, if there is one.
+    #[inline]
+    fn next(&mut self) -> Result<Option<Step>, InvalidCheck> {
+        if let [only] = &self.verdict.rulings[..] {
+            let first = self.phase == Phase::START && only.limit().is_some();
+            self.phase = Phase::DONE;
+            let verb = only.action.verb;
+            return Ok(first.then(|| Step { verb, members: Few::from(0), denied: false }));
+        }
+        let in_order = |&effect: &Effect| Verb::ALL.iter().filter(move |verb| verb.effect() == effect);
+        while let Some(&verb) = ORDER.iter().flat_map(in_order).nth(self.phase.verb) {
+            let members = self.members_of(verb)?;
+            if !members.is_empty() {
+                return Ok(Some(Step { verb, members: Few::Many(members), denied: self.verdict.denied() }));
+            }
+        }
+        Ok(None)
+    }
+
+    /// The rulings to ask about with a verb: all that decide, and as many shadows as there is room for.
+    fn members_of(&mut self, verb: Verb) -> Result<Vec<usize>, InvalidCheck> {
+        let Phase { verb: place, shadows: from } = self.phase;
+        let asked = |ruling: &Ruling| ruling.action.verb == verb && ruling.source == Source::Unlimited;
+        let decides = |ruling: &Ruling| from.is_none() && ruling.mode() != Mode::Shadow && asked(ruling);
+        let mut members = self.verdict.members(decides, 0);
+        let Some(room) = Call::MAX_CHECKS.checked_sub(members.len()) else {
+            return Err(InvalidCheck::Count { count: members.len() });
+        };
+        let shadows = self.verdict.members(|ruling| ruling.mode() == Mode::Shadow && asked(ruling), from.unwrap_or(0));
+        let left_out = shadows.get(room).copied();
+        self.phase = Phase { verb: place + usize::from(left_out.is_none()), shadows: left_out };
+        members.extend(shadows.into_iter().take(room));
+        Ok(members)
+    }
+}
+
+impl Verdict {
     /// What gives back is asked of the store at once, however much it is: a caller that hangs up leaves none of it undone.
     async fn give_back<S: Store>(&mut self, stores: &Stores<S>, deadline: Option<Instant>) {
         for &verb in Verb::ALL.iter().filter(|verb| verb.effect() == Effect::GivesBack) {
@@ -150,84 +204,6 @@ impl Evaluation {
                 self.record(step, answer, &stores.local);
             }
         }
-    }
-
-    /// Decides at once, if the store can; `None` has done nothing, and leaves it to [`decide`](Self::decide).
-    #[inline]
-    pub fn decide_now<S: Store>(&mut self, stores: &Stores<S>) -> Option<Result<Verdict, InvalidCheck>> {
-        loop {
-            let step = match self.next() {
-                Ok(Some(step)) => step,
-                Ok(None) => return Some(Ok(std::mem::replace(self, Self::unlimited()).into_verdict())),
-                Err(invalid) => return Some(Err(invalid)),
-            };
-            let checks = self.checks(&step);
-            let answer = Call::of_distinct(step.verb, &checks).denied(step.denied).ask_now(&stores.shared);
-            drop(checks);
-            let Some(answer) = answer else {
-                self.phase = Phase::START;
-                return None;
-            };
-            self.record(&step, answer, &stores.local);
-        }
-    }
-
-    /// The next call to a store, if there is one.
-    #[inline]
-    fn next(&mut self) -> Result<Option<Step>, InvalidCheck> {
-        if let [only] = &self.rulings[..] {
-            let first = self.phase == Phase::START && only.limit().is_some();
-            self.phase = Phase::Done;
-            let verb = only.action.verb;
-            return Ok(first.then(|| Step { verb, members: Few::from(0), denied: false }));
-        }
-        loop {
-            let step = match self.phase {
-                Phase::Ask(place) => {
-                    let verbs =
-                        ORDER.iter().flat_map(|&effect| Verb::ALL.iter().filter(move |verb| verb.effect() == effect));
-                    let verb = verbs.copied().nth(place);
-                    self.phase = if verb.is_some() { Phase::Ask(place + 1) } else { Phase::Shadows(0) };
-                    verb.map_or(Ok(None), |verb| self.step(verb))?
-                }
-                Phase::Shadows(from) => self.more_shadows(from),
-                Phase::Done => return Ok(None),
-            };
-            if step.is_some() {
-                return Ok(step);
-            }
-        }
-    }
-
-    fn step(&self, verb: Verb) -> Result<Option<Step>, InvalidCheck> {
-        let asked = |ruling: &Ruling| ruling.action.verb == verb && ruling.source == Source::Unlimited;
-        let mut members = self.members(|ruling| asked(ruling) && ruling.mode() != Mode::Shadow, 0);
-        if members.len() > Call::MAX_CHECKS {
-            return Err(InvalidCheck::Count { count: members.len() });
-        }
-        let shadows = self.members(|ruling| asked(ruling) && ruling.mode() == Mode::Shadow, 0);
-        members.extend(shadows.into_iter().take(Call::MAX_CHECKS - members.len()));
-        if members.is_empty() {
-            return Ok(None);
-        }
-        Ok(Some(Step { verb, members: Few::Many(members), denied: self.denied() }))
-    }
-
-    /// The shadows that had no place in the call with the policies that decide.
-    fn more_shadows(&mut self, from: usize) -> Option<Step> {
-        let undecided = |ruling: &Ruling| {
-            ruling.mode() == Mode::Shadow && ruling.source == Source::Unlimited && ruling.limit().is_some()
-        };
-        let mut members = self.members(undecided, from);
-        members.truncate(Call::MAX_CHECKS);
-        let Some(last) = members.last() else {
-            self.phase = Phase::Done;
-            return None;
-        };
-        self.phase = Phase::Shadows(last + 1);
-        let verb = self.rulings[members[0]].action.verb;
-        members.retain(|&member| self.rulings[member].action.verb == verb);
-        Some(Step { verb, members: Few::Many(members), denied: self.denied() })
     }
 
     /// One ruling for each state among those that are chosen.
@@ -349,12 +325,6 @@ impl Evaluation {
                 self.rulings[member].answered(*status, Source::OnErrorLocal, Some(decision.decided_at()));
             }
         }
-    }
-
-    #[inline]
-    fn into_verdict(self) -> Verdict {
-        let Self { rulings, decided_at, split, store_error, .. } = self;
-        Verdict { rulings, decided_at, split, store_error }
     }
 }
 

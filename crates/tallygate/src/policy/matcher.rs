@@ -87,10 +87,6 @@ impl Domain {
         &*self.matcher
     }
 
-    pub(super) fn first(&self) -> usize {
-        self.first
-    }
-
     /// The place of [`Domain::REQUESTED`].
     pub(super) fn requested(&self) -> usize {
         self.policies.len() - 1

@@ -51,24 +51,29 @@ pub struct Ruling {
 
 /// What rulings mean together.
 pub(super) fn outcome(rulings: &[Ruling]) -> Outcome {
-    let denied = |ruling: &&Ruling| ruling.mode() == Mode::Enforce && !ruling.status.allowed();
-    let mut refusals = rulings.iter().filter(denied).peekable();
-    if refusals.peek().is_some() {
-        let by_limit = refusals.any(|ruling| ruling.source != Source::OnErrorDeny);
-        return if by_limit { Outcome::Denied } else { Outcome::Unavailable };
-    }
-    let quotas = || rulings.iter().filter(|ruling| ruling.mode() == Mode::Quota);
-    if quotas().next().is_some() && quotas().all(|ruling| !ruling.status.allowed()) {
-        let by_limit = quotas().any(|ruling| ruling.source != Source::OnErrorDeny);
-        return if by_limit { Outcome::Denied } else { Outcome::Unavailable };
-    }
-    Outcome::Allowed
+    let of = |mode: Mode| rulings.iter().filter(move |ruling| ruling.mode() == mode);
+    let denied = |ruling: &Ruling| !ruling.status.allowed();
+    let by = if of(Mode::Enforce).any(denied) {
+        Mode::Enforce
+    } else if of(Mode::Quota).next().is_some() && of(Mode::Quota).all(denied) {
+        Mode::Quota
+    } else {
+        return Outcome::Allowed;
+    };
+    let by_limit = of(by).any(|ruling| denied(ruling) && ruling.source != Source::OnErrorDeny);
+    if by_limit { Outcome::Denied } else { Outcome::Unavailable }
 }
 
 impl Verdict {
     /// The verdict of a call that no policy applies to.
+    #[inline]
     pub fn unlimited() -> Self {
-        Self { rulings: Few::Many(Vec::new()), decided_at: None, split: false, store_error: None }
+        Self::new(Few::Many(Vec::new()))
+    }
+
+    #[inline]
+    pub(super) fn new(rulings: Few<Ruling>) -> Self {
+        Self { rulings, decided_at: None, split: false, store_error: None }
     }
 
     /// What becomes of the call.

@@ -115,8 +115,7 @@ impl Status {
     /// Allowed, and nothing is known to be used.
     #[doc(hidden)]
     pub fn untouched(limit: &Limit) -> Self {
-        let capacity = units(limit.capacity());
-        Self { retry_after: 0, reset_after: 0, limit: capacity, remaining: capacity, units: 0, allowed: true }
+        Self::from_parts(limit, true, limit.capacity(), 0, 0)
     }
 
     /// Which of two binds more: the denied one with the longer wait, or else the one with less left.

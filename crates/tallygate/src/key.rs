@@ -103,16 +103,17 @@ fn push_part(written: &mut String, part: &[u8]) {
     }
     if written.len() - start > Key::MAX_WRITTEN {
         written.truncate(start);
-        push_digest(written, &Sha256::digest(part)[..16]);
+        written.push_str(&digest(part, 16));
     }
 }
 
-/// Appends what stands for a text that is too long: `#` and a digest of it.
-pub(crate) fn push_digest(written: &mut String, digest: &[u8]) {
-    written.push('#');
-    for byte in digest {
+/// What stands for a text that is too long: `#` and so many bytes of its digest.
+pub(crate) fn digest(text: &[u8], bytes: usize) -> String {
+    let mut written = String::from("#");
+    for byte in &Sha256::digest(text)[..bytes] {
         let _ = write!(written, "{byte:02x}");
     }
+    written
 }
 
 #[cfg(test)]

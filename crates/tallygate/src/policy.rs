@@ -10,9 +10,7 @@ mod stores;
 mod subject;
 mod verdict;
 
-use sha2::{Digest, Sha256};
-
-use crate::key::{Key, push_digest};
+use crate::key::{Key, digest};
 use crate::limit::Limit;
 use crate::words::words;
 pub use ask::{Action, Ask};
@@ -168,12 +166,7 @@ impl Policy {
 /// A `/` in a domain is written twice, so that no two pairs meet in one name.
 fn key_name(domain: &str, name: &str) -> String {
     let written = format!("{}/{name}", domain.replace('/', "//"));
-    if written.len() <= Key::MAX_POLICY {
-        return written;
-    }
-    let mut digest = String::new();
-    push_digest(&mut digest, &Sha256::digest(written.as_bytes())[..16]);
-    digest
+    if written.len() <= Key::MAX_POLICY { written } else { digest(written.as_bytes(), 16) }
 }
 
 words! {

@@ -2,7 +2,6 @@
 
 mod memory;
 
-use std::fmt;
 use std::future::Future;
 use std::sync::Arc;
 
@@ -59,26 +58,30 @@ impl<S: Counters> Counters for Arc<S> {
 /// Why a store could not answer. A denial is never an error: it is a value.
 ///
 /// The variants say what the caller may conclude about the charge, because that decides whether asking again is safe.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum StoreError {
     /// The store was not reached, or it refused before running anything. Nothing was charged; asking again is safe.
+    #[error("the store is unavailable: {reason}")]
     Unavailable {
         /// What happened, in words an operator can act on.
         reason: String,
     },
     /// The question was sent and the answer never came. It may have been charged: asking again could charge twice.
+    #[error("the store did not answer ({reason}); the call may have been charged and was not repeated")]
     Ambiguous {
         /// What happened, in words an operator can act on.
         reason: String,
     },
     /// Too many questions are under way already; this one was not sent. Nothing was charged.
+    #[error("{in_flight} calls to the store are under way already; this one was not sent")]
     Overloaded {
         /// The bound that was met.
         in_flight: usize,
     },
     /// The store answered and will go on answering so until someone changes its settings: a wrong password, a missing
     /// ACL rule, a full memory. Nothing was charged, unless rights were cut while a script of several checks ran.
+    #[error("the store refused: {reason}; {remedy}")]
     Refused {
         /// What the store said.
         reason: String,
@@ -87,12 +90,14 @@ pub enum StoreError {
     },
     /// A state was written by a newer version of Tallygate, in a form this one cannot read. It was left as it is; nothing was
     /// charged.
+    #[error("the store holds a state of a newer version of tallygate: {reason}; upgrade this instance")]
     NewerFormat {
         /// What was found.
         reason: String,
     },
     /// The store holds or answers something Tallygate did not write, or stopped half way. Whether the call was charged is
     /// unknown.
+    #[error("the store holds something tallygate did not write: {reason}")]
     Corrupt {
         /// What was found.
         reason: String,
@@ -115,24 +120,3 @@ impl StoreError {
         }
     }
 }
-
-impl fmt::Display for StoreError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Unavailable { reason } => write!(f, "the store is unavailable: {reason}"),
-            Self::Ambiguous { reason } => {
-                write!(f, "the store did not answer ({reason}); the call may have been charged and was not repeated")
-            }
-            Self::Overloaded { in_flight } => {
-                write!(f, "{in_flight} calls to the store are under way already; this one was not sent")
-            }
-            Self::Refused { reason, remedy } => write!(f, "the store refused: {reason}; {remedy}"),
-            Self::NewerFormat { reason } => {
-                write!(f, "the store holds a state of a newer version of tallygate: {reason}; upgrade this instance")
-            }
-            Self::Corrupt { reason } => write!(f, "the store holds something tallygate did not write: {reason}"),
-        }
-    }
-}
-
-impl std::error::Error for StoreError {}

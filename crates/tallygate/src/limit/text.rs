@@ -13,8 +13,16 @@ use std::time::Duration;
 use super::{Limit, LimitBuilder, LimitError};
 use crate::algorithm::Algorithm;
 
-const MILLIS: [(&str, u64); 6] =
-    [("day", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1000), ("ms", 1), ("week", 604_800_000)];
+/// What units are called, the name that is written first, and how many milliseconds they have. The longest that is written
+/// comes first.
+const UNITS: [(&[&str], u64); 6] = [
+    (&["day", "d", "days"], 86_400_000),
+    (&["h", "hr", "hour", "hours"], 3_600_000),
+    (&["min", "m", "mins", "minute", "minutes"], 60_000),
+    (&["s", "sec", "secs", "second", "seconds"], 1000),
+    (&["ms", "millisecond", "milliseconds"], 1),
+    (&["w", "week", "weeks"], 604_800_000),
+];
 
 impl FromStr for Limit {
     type Err = LimitError;
@@ -78,7 +86,8 @@ impl FromStr for LimitBuilder {
 impl fmt::Display for Limit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let millis = u64::try_from(self.window().as_millis()).unwrap_or(u64::MAX);
-        let (unit, size) = MILLIS.into_iter().find(|(_, size)| millis.is_multiple_of(*size)).unwrap_or(("ms", 1));
+        let unit = UNITS.into_iter().find(|(_, size)| millis.is_multiple_of(*size));
+        let (unit, size) = unit.map_or(("ms", 1), |(names, size)| (names[0], size));
         match (millis / size, unit) {
             (1, unit) => write!(f, "{}/{unit}", self.amount())?,
             (count, "day") => write!(f, "{}/{count}d", self.amount())?,
@@ -167,21 +176,13 @@ impl<'t> Scan<'t> {
     fn unit(&mut self, count: u64) -> Result<Duration, LimitError> {
         self.skip_space();
         let start = self.rest;
-        let millis = match self.word() {
-            "ms" | "millisecond" | "milliseconds" => 1,
-            "s" | "sec" | "secs" | "second" | "seconds" => 1000,
-            "m" | "min" | "mins" | "minute" | "minutes" => 60_000,
-            "h" | "hr" | "hour" | "hours" => 3_600_000,
-            "d" | "day" | "days" => 86_400_000,
-            "w" | "week" | "weeks" => 604_800_000,
-            "mo" | "month" | "months" | "y" | "year" | "years" => {
-                return Err(
-                    self.error_at(start, "months and years differ in length: say days, for example `30d` or `365d`")
-                );
-            }
-            _ => {
-                return Err(self.error_at(start, "expected a unit: `ms`, `s`, `min`, `h`, `day` or `week`"));
-            }
+        let word = self.word();
+        if matches!(word, "mo" | "month" | "months" | "y" | "year" | "years") {
+            let problem = "months and years differ in length: say days, for example `30d` or `365d`";
+            return Err(self.error_at(start, problem));
+        }
+        let Some((_, millis)) = UNITS.into_iter().find(|(names, _)| names.contains(&word)) else {
+            return Err(self.error_at(start, "expected a unit: `ms`, `s`, `min`, `h`, `day` or `week`"));
         };
         if count == 0 {
             return Err(self.error_at(start, "a window of zero does not work: the shortest is `1ms`"));

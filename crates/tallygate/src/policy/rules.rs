@@ -61,17 +61,25 @@ impl Rule {
         self.overrides.iter().map(|own| own.limit.as_ref())
     }
 
-    /// What keeps it from applying, if anything.
-    fn obstacle(&self, descriptor: &Descriptor) -> Option<String> {
-        let unmet = self.conditions.iter().find_map(|(key, want)| want.obstacle(key, descriptor.get(key)));
-        let missing = || self.partition.iter().find(|key| descriptor.get(key).is_none());
-        unmet.or_else(|| missing().map(|key| format!("it counts by `{key}`, and there is no such entry")))
+    /// The first condition that is not met.
+    fn unmet(&self, descriptor: &Descriptor) -> Option<&(String, Want)> {
+        self.conditions.iter().find(|(key, want)| !want.is_met(descriptor.get(key)))
     }
 
-    /// Whether nothing keeps it from applying. Asked of every rule on every call, so without the words.
+    /// The first entry to count by that is not there.
+    fn missing(&self, descriptor: &Descriptor) -> Option<&String> {
+        self.partition.iter().find(|key| descriptor.get(key).is_none())
+    }
+
     fn applies(&self, descriptor: &Descriptor) -> bool {
-        self.conditions.iter().all(|(key, want)| want.is_met(descriptor.get(key)))
-            && self.partition.iter().all(|key| descriptor.get(key).is_some())
+        self.unmet(descriptor).is_none() && self.missing(descriptor).is_none()
+    }
+
+    /// What keeps it from applying, in words.
+    fn obstacle(&self, descriptor: &Descriptor) -> Option<String> {
+        let unmet = self.unmet(descriptor).map(|(key, want)| want.obstacle(key, descriptor.get(key)));
+        let missing = |key| format!("it counts by `{key}`, and there is no such entry");
+        unmet.or_else(|| self.missing(descriptor).map(missing))
     }
 
     fn own_limit(&self, descriptor: &Descriptor) -> Option<Option<Limit>> {
@@ -98,29 +106,17 @@ impl Want {
         }
     }
 
-    /// Why it is not met, if it is not.
-    fn obstacle(&self, key: &str, value: Option<&str>) -> Option<String> {
-        if self.is_met(value) {
-            return None;
-        }
-        match (self, value) {
-            (Self::Absent, None) => None,
-            (Self::Absent, Some(value)) => {
-                Some(format!("`{key}` must be absent, and it is `{}`", value.escape_debug()))
-            }
-            (Self::OneOf(patterns), None) => {
-                Some(format!("it wants `{key}` to be {}, and there is none", list(patterns)))
-            }
-            (Self::OneOf(patterns), Some(value)) => {
-                Some(format!("it wants `{key}` to be {}, and it is `{}`", list(patterns), value.escape_debug()))
+    /// Why it is not met.
+    fn obstacle(&self, key: &str, value: Option<&str>) -> String {
+        let found = value.map_or("there is none".to_owned(), |value| format!("it is `{}`", value.escape_debug()));
+        match self {
+            Self::Absent => format!("`{key}` must be absent, and {found}"),
+            Self::OneOf(patterns) => {
+                let wanted: Vec<String> = patterns.iter().map(|pattern| format!("`{pattern}`")).collect();
+                format!("it wants `{key}` to be {}, and {found}", wanted.join(" or "))
             }
         }
     }
-}
-
-fn list(patterns: &[Pattern]) -> String {
-    let quoted: Vec<String> = patterns.iter().map(|pattern| format!("`{pattern}`")).collect();
-    quoted.join(" or ")
 }
 
 /// One rule for each policy of a domain, in the same order.
@@ -206,7 +202,7 @@ mod tests {
     }
 
     proptest! {
-        /// What is decided and what people are told about it are two pieces of code.
+        /// What is decided, and what people are told about it.
         #[test]
         fn what_applies_is_what_has_no_obstacle(
             wants in prop::collection::vec(("[ab]", prop::option::of(prop::collection::vec("[xy*]{0,2}", 1..3))), 0..3),

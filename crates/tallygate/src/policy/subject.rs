@@ -4,9 +4,7 @@ use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::net::Ipv4Addr;
 
-use sha2::{Digest, Sha256};
-
-use crate::key::push_digest;
+use crate::key::digest;
 
 /// Longer ones are written as a digest.
 const LONGEST: usize = 512;
@@ -71,7 +69,7 @@ impl Subject {
             // No list of entries is written so: each has its `=`.
             0 => text.push("all"),
             1..=LONGEST => {}
-            _ => text = Text::Long(digest(text.as_bytes())),
+            _ => text = Text::Long(digest(text.as_bytes(), 32)),
         }
         Self(text)
     }
@@ -161,12 +159,6 @@ impl Text {
         }
         self.push(rest);
     }
-}
-
-fn digest(text: &[u8]) -> String {
-    let mut digest = String::new();
-    push_digest(&mut digest, &Sha256::digest(text));
-    digest
 }
 
 impl AsRef<[u8]> for Subject {

@@ -17,7 +17,7 @@ use tower_service::Service;
 use crate::body::ResponseBody;
 use crate::decide::{Decided, Deciding, Eventually, Limits, Refunding};
 use crate::refusal::Refusal;
-use crate::settings::Settings;
+use crate::settings::{Plan, Settings};
 
 pin_project! {
     /// The response of a limited service, when it is there.
@@ -146,7 +146,7 @@ impl Settings {
     }
 
     /// Lets scripts of other origins read them.
-    pub(crate) fn expose(&self, headers: &mut HeaderMap) {
+    fn expose(&self, headers: &mut HeaderMap) {
         if self.expose {
             let names = HeaderValue::from_static(self.headers.dialect().expose_headers());
             headers.append(ACCESS_CONTROL_EXPOSE_HEADERS, names);
@@ -235,6 +235,16 @@ impl<S: Store + 'static> Limits<S> {
 }
 
 impl Settings {
+    /// Reports in headers what the only rule has left.
+    fn report_status<B>(&self, status: &Status, response: &mut Response<B>) {
+        if let Plan::Rules { compiled, .. } = &self.plan
+            && (self.headers.dialect().is_list() || !is_refused(response))
+        {
+            self.headers.apply_allowed(0, &compiled.policies()[0], status, response.headers_mut());
+        }
+        self.expose(response.headers_mut());
+    }
+
     fn finish<B, E>(&self, verdict: Verdict, served: Served<B, E>) -> Served<B, E> {
         let mut response = served?;
         let refused = is_refused(&response);
@@ -250,7 +260,7 @@ impl Settings {
 }
 
 /// Whether a layer further in has refused the call: what it said of itself stands.
-pub(crate) fn is_refused<B>(response: &Response<B>) -> bool {
+fn is_refused<B>(response: &Response<B>) -> bool {
     response.extensions().get::<Verdict>().is_some_and(|verdict| !verdict.allowed())
 }
 

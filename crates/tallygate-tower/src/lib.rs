@@ -20,7 +20,6 @@ mod layer;
 mod service;
 
 mod decide;
-mod fast_path;
 mod settings;
 
 mod caller;

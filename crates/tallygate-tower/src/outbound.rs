@@ -115,30 +115,14 @@ impl<T: Clone, Z: Clone, S> Clone for Throttled<T, Z, S> {
 }
 
 /// Why a call was not made, or how it failed.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub enum ThrottleError<E> {
     /// Its turn did not come.
-    NotReady(NotReady),
+    #[error("{0}")]
+    NotReady(#[source] NotReady),
     /// It was made, and failed.
-    Service(E),
-}
-
-impl<E: fmt::Display> fmt::Display for ThrottleError<E> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::NotReady(error) => error.fmt(f),
-            Self::Service(error) => error.fmt(f),
-        }
-    }
-}
-
-impl<E: std::error::Error + 'static> std::error::Error for ThrottleError<E> {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            Self::NotReady(error) => Some(error),
-            Self::Service(error) => Some(error),
-        }
-    }
+    #[error("{0}")]
+    Service(#[source] E),
 }
 
 impl<T, R, Z, S, F> Service<R> for Throttled<T, Z, S>

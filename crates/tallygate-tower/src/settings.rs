@@ -13,7 +13,7 @@ use crate::refusal::Refusal;
 use crate::rule::Rule;
 
 /// Everything a layer was told.
-#[derive(Clone)]
+#[derive(Clone, Default)]
 pub(crate) struct Settings {
     pub(crate) plan: Plan,
     pub(crate) addresses: Addresses,
@@ -63,24 +63,9 @@ pub(crate) struct Counts {
 pub(crate) type Observe = Arc<dyn Fn(&Verdict) + Send + Sync>;
 pub(crate) type Responder = Arc<dyn Fn(&Refusal) -> Response<Bytes> + Send + Sync>;
 
-impl Default for Settings {
+impl Default for Plan {
     fn default() -> Self {
-        Self {
-            plan: Plan::compile("http".to_owned(), Vec::new()),
-            addresses: Addresses::default(),
-            cost: None,
-            skip: None,
-            counts: None,
-            expose: false,
-            shared: false,
-            preflight: false,
-            responder: None,
-            observe: None,
-            headers: VerdictHeaders::default(),
-            told: false,
-            by_address: false,
-            fast: false,
-        }
+        Self::compile("http".to_owned(), Vec::new())
     }
 }
 

@@ -110,14 +110,14 @@ impl FromStr for StoreUrl {
             None => authority,
         };
 
-        let mut parameters = Parameters::of(query, form, tls)?;
+        let Parameters { ca, db, sentinel } = Parameters::of(query, form, tls)?;
         let place = match form {
             Form::Unix => {
                 let path = unescape(&format!("{hosts}{path}"))?;
                 if path.trim_matches('/').is_empty() {
                     return Err(UrlError::NoPath);
                 }
-                login.db = parameters.db.unwrap_or(0);
+                login.db = db;
                 Place::Single(Address::Unix(PathBuf::from(path)))
             }
             Form::Single => {
@@ -134,21 +134,17 @@ impl FromStr for StoreUrl {
                 Place::Cluster(addresses(hosts, REDIS_PORT)?)
             }
             Form::Sentinel => {
-                let (master, db) =
-                    path.trim_start_matches('/').split_once('/').unwrap_or((path.trim_start_matches('/'), ""));
+                let path = path.trim_start_matches('/');
+                let (master, db) = path.split_once('/').unwrap_or((path, ""));
                 if master.is_empty() {
                     return Err(UrlError::NoMasterName);
                 }
                 login.db = database(db)?;
-                let sentinels = addresses(hosts, SENTINEL_PORT)?;
-                Place::Sentinel {
-                    sentinels,
-                    master: unescape(master)?,
-                    login: std::mem::take(&mut parameters.sentinel),
-                }
+                let (sentinels, master) = (addresses(hosts, SENTINEL_PORT)?, unescape(master)?);
+                Place::Sentinel { sentinels, master, login: sentinel }
             }
         };
-        Ok(Self { place, login, tls, ca: parameters.ca })
+        Ok(Self { place, login, tls, ca })
     }
 }
 
@@ -156,7 +152,7 @@ impl FromStr for StoreUrl {
 #[derive(Default)]
 struct Parameters {
     ca: Option<PathBuf>,
-    db: Option<u32>,
+    db: u32,
     sentinel: Login,
 }
 
@@ -168,7 +164,7 @@ impl Parameters {
             let value = unescape(value)?;
             match (name, form) {
                 ("ca", _) if tls => all.ca = Some(PathBuf::from(value)),
-                ("db", Form::Unix) => all.db = Some(database(&value)?),
+                ("db", Form::Unix) => all.db = database(&value)?,
                 ("sentinel_user", Form::Sentinel) => all.sentinel.user = Some(value),
                 ("sentinel_password", Form::Sentinel) => all.sentinel.password = Some(value),
                 _ => {

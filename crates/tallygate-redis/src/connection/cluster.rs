@@ -103,15 +103,13 @@ impl Cluster {
             turn: AtomicUsize::new(0),
         });
         shared.read_map(shared.options.timeout).await?;
-        let (weak, requested) = (Arc::downgrade(&shared), shared.refresh.requested());
         let mut task = JoinSet::new();
+        let refreshed = Arc::clone(&shared);
         task.spawn(async move {
             loop {
-                requested.notified().await;
-                let Some(shared) = weak.upgrade() else { return };
+                refreshed.refresh.requested().notified().await;
                 // A failed refresh leaves the old map, and the calls that need a newer one request another.
-                drop(shared.read_map(REFRESH_TIMEOUT).await);
-                drop(shared);
+                drop(refreshed.read_map(REFRESH_TIMEOUT).await);
                 sleep(REFRESH_INTERVAL).await;
             }
         });

@@ -1,7 +1,7 @@
 //! The master that sentinels monitor: found through them, and replaced when they name another.
 
 use std::collections::HashMap;
-use std::sync::{Arc, PoisonError, RwLock, Weak};
+use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use redis::{Cmd, PushInfo, PushKind, Value};
@@ -54,7 +54,7 @@ impl Sentinel {
 
         let shared = Arc::new(Shared { sentinels: nodes, name, options, master, refresh });
         let mut tasks = JoinSet::new();
-        tasks.spawn(keep_current(Arc::downgrade(&shared), shared.refresh.requested()));
+        tasks.spawn(keep_current(Arc::clone(&shared)));
         for options in sentinels {
             tasks.spawn(listen(options, shared.name.clone(), shared.refresh.requested()));
         }
@@ -71,16 +71,14 @@ impl Sentinel {
     }
 }
 
-async fn keep_current(shared: Weak<Shared>, requested: Arc<Notify>) {
+async fn keep_current(shared: Arc<Shared>) {
     let mut backoff = QUERY_BACKOFF;
     loop {
-        drop(timeout(POLL, requested.notified()).await);
-        let Some(shared) = shared.upgrade() else { return };
+        drop(timeout(POLL, shared.refresh.requested().notified()).await);
         if shared.update_master().await {
             backoff.reset();
         }
         shared.refresh.done();
-        drop(shared);
         sleep(backoff.next()).await;
     }
 }

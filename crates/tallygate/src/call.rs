@@ -130,7 +130,8 @@ impl<'c> Call<'c> {
         if verb.decides()
             && let Some(check) = checks.iter().find(|check| !check.is_within_capacity() && !check.is_zero())
         {
-            return Err(above_capacity(check));
+            let (policy, cost) = (check.key.policy().to_owned(), check.cost.get());
+            return Err(InvalidCheck::CostAboveCapacity { policy, cost, capacity: check.limit.capacity() });
         }
         // Few enough that comparing all pairs costs less than hashing them.
         let repeated = |(at, check): &(usize, &Check<'_>)| checks[..*at].iter().any(|other| other.key == check.key);
@@ -303,10 +304,4 @@ impl Settlement {
             _ => Taking::Nothing,
         }
     }
-}
-
-#[cold]
-fn above_capacity(check: &Check<'_>) -> InvalidCheck {
-    let policy = check.key.policy().to_owned();
-    InvalidCheck::CostAboveCapacity { policy, cost: check.cost.get(), capacity: check.limit.capacity() }
 }

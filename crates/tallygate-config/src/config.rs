@@ -14,7 +14,6 @@ use crate::node::{self, Kind, Node};
 use crate::own;
 use crate::source;
 
-/// More policies than these are refused.
 const MAX_POLICIES: usize = 10_000;
 
 /// What files say: where states are kept, and the policies.
@@ -57,7 +56,6 @@ impl Config {
     }
 }
 
-/// The files so far.
 #[derive(Debug, Default)]
 pub(crate) struct Draft {
     pub findings: Findings,
@@ -67,7 +65,6 @@ pub(crate) struct Draft {
     policies: usize,
 }
 
-/// A domain so far.
 #[derive(Debug)]
 pub(crate) struct DomainDraft {
     pub name: String,
@@ -102,6 +99,13 @@ impl Matching {
             Self::Limitador(rules) => Box::new(rules),
         }
     }
+}
+
+/// The name, or the name and a number, if it is taken.
+pub(crate) fn unused_name(name: &str, is_taken: impl Fn(&str) -> bool) -> String {
+    let numbered = (2..).map(|number| format!("{name}#{number}"));
+    let mut names = std::iter::once(name.to_owned()).chain(numbered);
+    names.find(|name| !is_taken(name)).expect("there are more numbers than names")
 }
 
 impl Draft {

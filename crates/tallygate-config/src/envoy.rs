@@ -8,32 +8,13 @@ use std::time::Duration;
 use serde_json::Value;
 use tallygate::{Algorithm, Excess, Limit, Mode, Policy, nearest};
 
-use crate::config::{Draft, Matching};
+use crate::config::{Draft, Matching, unused_name};
 use crate::fields::{Fields, unknown_field};
 use crate::finding::{Findings, Place};
 use crate::node::{Kind, Node};
 pub(crate) use tree::Tree;
 use tree::{Branch, Leaf};
 
-/// Every key of the format, wherever it belongs.
-const KEYS: &[&str] = &[
-    "domain",
-    "key",
-    "value",
-    "descriptors",
-    "rate_limit",
-    "unit",
-    "requests_per_unit",
-    "unlimited",
-    "shadow_mode",
-    "quota_mode",
-    "name",
-    "replaces",
-    "detailed_metric",
-    "value_to_metric",
-    "share_threshold",
-    "metadata",
-];
 const TOP: &[&str] = &["domain", "descriptors"];
 const DESCRIPTOR: &[&str] = &[
     "key",
@@ -49,6 +30,8 @@ const DESCRIPTOR: &[&str] = &[
 ];
 const RATE_LIMIT: &[&str] = &["unit", "requests_per_unit", "unlimited", "name", "replaces"];
 const REPLACES: &[&str] = &["name"];
+/// Every key of the format, wherever it belongs.
+const KEYS: [&[&str]; 4] = [TOP, DESCRIPTOR, RATE_LIMIT, REPLACES];
 
 const DAY: u64 = 86_400;
 /// Months and years are as long as the reference takes them to be.
@@ -62,15 +45,9 @@ const UNITS: [(&str, u64); 7] = [
     ("year", 365 * DAY),
 ];
 
-/// Adds what the file says to `draft`.
 pub(crate) fn read(file: &Node, draft: &mut Draft) {
     let Some(top) = fields(file, "the file", TOP, &mut draft.findings) else { return };
-    let domain = top.need("domain", "edge", &mut draft.findings);
-    let Some((domain, at)) = domain.and_then(|_| top.text("domain", &mut draft.findings)) else { return };
-    if domain.is_empty() {
-        draft.findings.error(at, "`domain` is empty");
-        return;
-    }
+    let Some((domain, at)) = top.need_text("domain", "edge", &mut draft.findings) else { return };
     if let Some(first) = draft.has_domain(domain).cloned() {
         let message = format!("domain `{}` is already there, at {first}", domain.escape_debug());
         draft.findings.error(at, message).help("join the two files, or rename one domain");
@@ -83,7 +60,10 @@ pub(crate) fn read(file: &Node, draft: &mut Draft) {
     reading.descriptors(descriptors, "", &mut root);
     let policies = reading.policies;
     let tree = Tree::new(root, policies.iter().map(|policy| policy.name().to_owned()).collect());
-    check_replaces(&tree, at, &mut draft.findings);
+    for name in tree.replaced_by_none() {
+        let message = format!("a rule replaces `{}`, and no rule of the domain has that name", name.escape_debug());
+        draft.findings.warn(at, message);
+    }
     if let Some((domain, _)) = draft.domain(domain, at, Matching::Envoy(tree)) {
         domain.policies = policies;
     }
@@ -98,26 +78,20 @@ fn fields<'n>(
     findings: &mut Findings,
 ) -> Option<Fields<'n>> {
     let fields = Fields::open(node, what, known, findings)?;
+    let all = KEYS.concat();
     for (key, _) in fields.unknown() {
         match key.scalar() {
-            Some(word) if KEYS.contains(&word) => {
+            Some(word) if all.contains(&word) => {
                 findings.warn(&key.at, format!("`{word}` has no meaning in {what} and is passed over"));
             }
             word => {
                 let near = |known| word.is_some_and(|word| nearest(word, known).is_some());
-                let elsewhere = !near(known) && near(KEYS);
-                unknown_field(key, what, if elsewhere { KEYS } else { known }, findings);
+                let elsewhere = !near(known) && near(&all);
+                unknown_field(key, what, if elsewhere { &all } else { known }, findings);
             }
         }
     }
     Some(fields)
-}
-
-fn check_replaces(tree: &Tree, at: &Place, findings: &mut Findings) {
-    for name in tree.replaced_by_none() {
-        let message = format!("a rule replaces `{}`, and no rule of the domain has that name", name.escape_debug());
-        findings.warn(at, message);
-    }
 }
 
 struct Reading<'d> {
@@ -138,12 +112,7 @@ impl Reading<'_> {
         let mut seen: HashMap<String, &Place> = HashMap::new();
         for node in nodes {
             let Some(fields) = fields(node, "a descriptor", DESCRIPTOR, self.findings()) else { continue };
-            let key = fields.need("key", "remote_address", self.findings());
-            let Some((key, key_at)) = key.and_then(|_| fields.text("key", self.findings())) else { continue };
-            if key.is_empty() {
-                self.findings().error(key_at, "`key` is empty");
-                continue;
-            }
+            let Some((key, _)) = fields.need_text("key", "remote_address", self.findings()) else { continue };
             let value = fields.text("value", self.findings()).map(|(value, _)| value).filter(|value| !value.is_empty());
             let own = value.map_or_else(|| key.to_owned(), |value| format!("{key}_{value}"));
             let full = format!("{path}{own}");
@@ -160,9 +129,9 @@ impl Reading<'_> {
                     let finding = self.findings().error(at, "`share_threshold` needs a `*` in the value");
                     finding.help("values that are equal share their count anyway");
                 }
-                branch.share();
+                branch.shared = true;
             }
-            branch.set_leaf(self.leaf(fields, &full));
+            branch.leaf = self.leaf(fields, &full);
             let below = fields.list("descriptors", self.findings());
             self.descriptors(below, &format!("{full}."), &mut branch);
             seen.insert(own.clone(), fields.at);
@@ -170,7 +139,6 @@ impl Reading<'_> {
         }
     }
 
-    /// The rule of a descriptor, if it has one.
     fn leaf(&mut self, fields: Fields<'_>, path: &str) -> Option<Leaf> {
         let mode = self.mode(fields);
         for flag in ["detailed_metric", "value_to_metric"] {
@@ -192,7 +160,10 @@ impl Reading<'_> {
             return None;
         }
         let unlimited = limit.is_none();
-        let policy = Policy::new(self.unused_name(path), self.domain, limit).expect("neither name is empty");
+        // `a.b` is written alike for one key and for two.
+        let name_of_policy = unused_name(path, |name| self.names.contains(name));
+        self.names.insert(name_of_policy.clone());
+        let policy = Policy::new(name_of_policy, self.domain, limit).expect("neither name is empty");
         self.policies.push(policy.with_mode(mode).with_excess(Excess::Drain).with_metadata(metadata));
         let policy = self.policies.len() - 1;
         Some(Leaf { policy, name: name.map(str::to_owned), replaces, unlimited })
@@ -220,17 +191,6 @@ impl Reading<'_> {
             return None;
         };
         (!entries.is_empty()).then(|| json(node).to_string())
-    }
-
-    /// The path, or the path and a number: `a.b` is written alike for one key and for two.
-    fn unused_name(&mut self, path: &str) -> String {
-        let mut name = path.to_owned();
-        let mut number = 1;
-        while !self.names.insert(name.clone()) {
-            number += 1;
-            name = format!("{path}#{number}");
-        }
-        name
     }
 }
 

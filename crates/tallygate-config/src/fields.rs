@@ -5,7 +5,6 @@ use tallygate::nearest;
 use crate::finding::{Findings, Place};
 use crate::node::{Kind, Node};
 
-/// The fields of one mapping.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Fields<'n> {
     entries: &'n [(Node, Node)],
@@ -72,7 +71,16 @@ impl<'n> Fields<'n> {
         found
     }
 
-    /// The text of a field.
+    /// The text of a field that must be there and say something.
+    pub fn need_text(self, name: &str, example: &str, findings: &mut Findings) -> Option<(&'n str, &'n Place)> {
+        self.need(name, example, findings)?;
+        let (found, at) = self.text(name, findings)?;
+        if found.is_empty() {
+            findings.error(at, format!("`{name}` is empty"));
+        }
+        Some((found, at)).filter(|_| !found.is_empty())
+    }
+
     pub fn text(self, name: &str, findings: &mut Findings) -> Option<(&'n str, &'n Place)> {
         self.get(name).and_then(|node| text(node, &format!("`{name}`"), findings))
     }
@@ -110,7 +118,6 @@ impl<'n> Fields<'n> {
     }
 }
 
-/// The text of a scalar.
 pub(crate) fn text<'n>(node: &'n Node, what: &str, findings: &mut Findings) -> Option<(&'n str, &'n Place)> {
     let found = node.scalar();
     if found.is_none() {
@@ -119,7 +126,6 @@ pub(crate) fn text<'n>(node: &'n Node, what: &str, findings: &mut Findings) -> O
     Some((found?, &node.at))
 }
 
-/// The items of a list.
 pub(crate) fn list<'n>(node: &'n Node, what: &str, findings: &mut Findings) -> &'n [Node] {
     match &node.kind {
         Kind::List(items) => items,
@@ -130,7 +136,6 @@ pub(crate) fn list<'n>(node: &'n Node, what: &str, findings: &mut Findings) -> &
     }
 }
 
-/// `key` is not one of `known`.
 pub(crate) fn unknown_field(key: &Node, what: &str, known: &[&str], findings: &mut Findings) {
     let Some(word) = key.scalar() else {
         findings.error(&key.at, format!("a field of {what} is named by a text, not by {}", key.what()));

@@ -5,22 +5,15 @@ use std::sync::Arc;
 
 use serde::Serialize;
 
-/// How bad a finding is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Severity {
-    /// The file is refused.
-    Error,
-    /// The file is taken; somebody should look.
-    Warning,
-}
-
-impl fmt::Display for Severity {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Error => "error",
-            Self::Warning => "warning",
-        })
+tallygate::words! {
+    /// How bad a finding is.
+    #[derive(Serialize)]
+    #[serde(rename_all = "lowercase")]
+    pub enum Severity, "severity" {
+        /// The file is refused.
+        Error = "error",
+        /// The file is taken; somebody should look.
+        Warning = "warning",
     }
 }
 
@@ -116,13 +109,8 @@ impl IntoIterator for Findings {
 
 impl fmt::Display for Findings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (at, finding) in self.0.iter().enumerate() {
-            if at > 0 {
-                f.write_str("\n")?;
-            }
-            write!(f, "{finding}")?;
-        }
-        Ok(())
+        let written: Vec<String> = self.0.iter().map(Finding::to_string).collect();
+        f.write_str(&written.join("\n"))
     }
 }
 

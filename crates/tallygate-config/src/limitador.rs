@@ -10,17 +10,16 @@ use std::time::Duration;
 
 use tallygate::{Algorithm, Limit, LimitError, Policy};
 
-use crate::config::{Draft, Matching};
+use crate::config::{Draft, Matching, unused_name};
 use crate::fields::{Fields, text};
 use crate::finding::{Findings, Place};
 use crate::node::Node;
 pub(crate) use rules::LimitadorRules;
-use rules::{Condition, LimitadorRule, Variable};
+use rules::{Condition, Expression, LimitadorRule, Variable};
 use shape::{Comparison, Entry};
 
 const LIMIT: &[&str] = &["namespace", "max_value", "seconds", "name", "id", "conditions", "variables"];
 
-/// A limit as it is written.
 struct Written<'n> {
     namespace: &'n str,
     at: &'n Place,
@@ -29,7 +28,6 @@ struct Written<'n> {
     rule: LimitadorRule,
 }
 
-/// Adds what the file says to `draft`.
 pub(crate) fn read(items: &[Node], draft: &mut Draft) {
     let mut written = Vec::new();
     for item in items {
@@ -60,11 +58,7 @@ pub(crate) fn read(items: &[Node], draft: &mut Draft) {
             None => identity.clone(),
         };
         // One limit may be named as another is described.
-        let name = match domain.names.contains_key(&name) {
-            true => (2..).map(|number| format!("{name}#{number}")).find(|name| !domain.names.contains_key(name)),
-            false => Some(name),
-        };
-        let name = name.expect("there are more numbers than limits");
+        let name = unused_name(&name, |name| domain.names.contains_key(name));
         let policy = Policy::new(name.clone(), one.namespace, Some(one.limit)).expect("neither name is empty");
         domain.names.insert(name, one.at.clone());
         domain.policies.push(policy);
@@ -90,14 +84,7 @@ fn identity(one: &Written<'_>) -> String {
 
 fn limit<'n>(item: &'n Node, findings: &mut Findings) -> Option<Written<'n>> {
     let fields = Fields::of(item, "a limit", LIMIT, findings)?;
-    let namespace = fields.need("namespace", "example.org", findings);
-    let namespace = namespace.and_then(|_| fields.text("namespace", findings));
-    let namespace = namespace.filter(|(namespace, at)| {
-        if namespace.is_empty() {
-            findings.error(at, "`namespace` is empty");
-        }
-        !namespace.is_empty()
-    });
+    let namespace = fields.need_text("namespace", "example.org", findings);
     let name = fields.text("name", findings).map(|(name, _)| name).filter(|name| !name.is_empty());
     let id = fields.text("id", findings).map(|(id, _)| id);
     let numbers = numbers(fields, findings);
@@ -166,35 +153,28 @@ struct About<'n> {
 impl About<'_> {
     /// The condition, and whether it is in the form of old.
     fn condition(&self, source: &str) -> Result<(Condition, bool), String> {
-        match Comparison::read_all(source) {
-            Some(all) => {
-                let old = all.iter().any(|one| matches!(one.entry, Entry::Anywhere(_)));
-                Ok((Condition::Comparisons(all), old))
-            }
-            #[cfg(feature = "cel")]
-            None => Ok((Condition::Cel(cel::Program::new(source, self.name, self.id)?), false)),
-            #[cfg(not(feature = "cel"))]
-            None => Err(not_built_in(source, "descriptors[0]['key'] == 'value'")),
-        }
+        let all = Comparison::read_all(source);
+        let old = all.iter().flatten().any(|one| matches!(one.entry, Entry::Anywhere(_)));
+        Ok((self.expression(source, all, "descriptors[0]['key'] == 'value'")?, old))
     }
 
     /// The variable, and whether it is in the form of old.
     fn variable(&self, source: &str) -> Result<(Variable, bool), String> {
-        match Entry::read(source) {
-            Some(entry) => {
-                let old = matches!(entry, Entry::Anywhere(_));
-                Ok((Variable::Entry(entry), old))
-            }
-            #[cfg(feature = "cel")]
-            None => Ok((Variable::Cel(cel::Program::new(source, self.name, self.id)?), false)),
-            #[cfg(not(feature = "cel"))]
-            None => Err(not_built_in(source, "descriptors[0]['key']")),
-        }
+        let entry = Entry::read(source);
+        let old = matches!(entry, Some(Entry::Anywhere(_)));
+        Ok((self.expression(source, entry, "descriptors[0]['key']")?, old))
     }
-}
 
-#[cfg(not(feature = "cel"))]
-fn not_built_in(source: &str, shape: &str) -> String {
-    let source = source.escape_debug();
-    format!("`{source}` is more than `{shape}`: that takes a build with the feature `cel`")
+    #[cfg(feature = "cel")]
+    fn expression<T>(&self, source: &str, plain: Option<T>, _: &str) -> Result<Expression<T>, String> {
+        let program = || cel::Program::new(source, self.name, self.id).map(Expression::Cel);
+        plain.map_or_else(program, |plain| Ok(Expression::Plain(plain)))
+    }
+
+    #[cfg(not(feature = "cel"))]
+    fn expression<T>(&self, source: &str, plain: Option<T>, shape: &str) -> Result<Expression<T>, String> {
+        let source = source.escape_debug();
+        let message = || format!("`{source}` is more than `{shape}`: that takes a build with the feature `cel`");
+        plain.map(Expression::Plain).ok_or_else(message)
+    }
 }

@@ -9,21 +9,18 @@ use serde_saphyr::{Error, Location, Spanned};
 
 use crate::finding::{Findings, Place};
 
-/// Larger files are refused.
 pub(crate) const MAX_BYTES: u64 = 1 << 20;
 /// How many nodes aliases may add: a bomb is refused, a few shared blocks are not.
 const MAX_REPLAYED: usize = 200_000;
 /// Deeper files are refused: they would be read by recursion.
 const MAX_DEPTH: usize = 64;
 
-/// A node and its place.
 #[derive(Debug, Clone)]
 pub(crate) struct Node {
     pub kind: Kind,
     pub at: Place,
 }
 
-/// What a node is.
 #[derive(Debug, Clone)]
 pub(crate) enum Kind {
     Null,
@@ -36,7 +33,6 @@ pub(crate) enum Kind {
 }
 
 impl Node {
-    /// The text of a scalar.
     pub fn scalar(&self) -> Option<&str> {
         match &self.kind {
             Kind::Text(text) | Kind::Bare(text) => Some(text),

@@ -21,7 +21,6 @@ const DEFAULT_DOMAIN: &str = "default";
 /// Names end up as labels of metrics.
 const LONGEST_NAME: usize = 128;
 
-/// Adds what the file says to `draft`.
 pub(crate) fn read(file: &Node, draft: &mut Draft) {
     let Some(top) = Fields::of(file, "the file", TOP, &mut draft.findings) else { return };
     if let Some(store) = top.get("store") {

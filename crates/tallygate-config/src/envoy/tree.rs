@@ -11,7 +11,6 @@ use tallygate::{Descriptor, Match, Matcher, Pattern, Reason, Subject};
 #[derive(Debug)]
 pub(crate) struct Tree {
     root: Branch,
-    /// What each policy is named.
     names: Vec<String>,
 }
 
@@ -21,12 +20,11 @@ pub(super) struct Branch {
     below: HashMap<String, Branch>,
     /// Which of those below have a `*`.
     patterns: Vec<(Pattern, String)>,
-    leaf: Option<Leaf>,
+    pub leaf: Option<Leaf>,
     /// Whether all values of its pattern are counted together.
-    shared: bool,
+    pub shared: bool,
 }
 
-/// A rule.
 #[derive(Debug)]
 pub(super) struct Leaf {
     pub policy: usize,
@@ -38,14 +36,6 @@ pub(super) struct Leaf {
 }
 
 impl Branch {
-    pub fn share(&mut self) {
-        self.shared = true;
-    }
-
-    pub fn set_leaf(&mut self, leaf: Option<Leaf>) {
-        self.leaf = leaf;
-    }
-
     /// `own` is `key`, or `key_value`.
     pub fn add(&mut self, own: String, branch: Self) {
         let pattern = Pattern::new(&own);
@@ -61,13 +51,8 @@ impl Branch {
     }
 }
 
-/// Where the walk along a descriptor ended.
-enum Walk<'t> {
-    /// At a rule, for this subject.
-    At(&'t Leaf, Subject),
-    /// Nowhere, and why.
-    Astray(String),
-}
+/// Where the walk along a descriptor ended: at a rule, for this subject, or nowhere, and why.
+type Walk<'t> = Result<(&'t Leaf, Subject), String>;
 
 impl Tree {
     pub(super) fn new(root: Branch, names: Vec<String>) -> Self {
@@ -95,26 +80,22 @@ impl Tree {
                 None => by_pattern().map_or((key, branch.below.get(key)), |own| (own, branch.below.get(own))),
             };
             let Some(next) = next else {
-                return Walk::Astray(format!("there is no rule for `{key}` = `{value}` there"));
+                return Err(format!("there is no rule for `{key}` = `{value}` there"));
             };
             let pattern = own.strip_prefix(key.as_str()).and_then(|rest| rest.strip_prefix('_')).unwrap_or(own);
             counted.push((key, if next.shared { pattern } else { value }));
             branch = next;
         }
         match &branch.leaf {
-            Some(leaf) => Walk::At(leaf, Subject::new(counted)),
-            None => Walk::Astray("no rule holds where the descriptor ends".to_owned()),
+            Some(leaf) => Ok((leaf, Subject::new(counted))),
+            None => Err("no rule holds where the descriptor ends".to_owned()),
         }
     }
 
     /// The rules that hold for each descriptor once some have replaced others; and the names that are replaced.
     fn walks(&self, descriptors: &[&Descriptor]) -> (Vec<Walk<'_>>, HashSet<&str>) {
         let walks: Vec<Walk<'_>> = descriptors.iter().map(|descriptor| self.walk(descriptor)).collect();
-        let leaves = walks.iter().filter_map(|walk| match walk {
-            Walk::At(leaf, _) => Some(*leaf),
-            Walk::Astray(_) => None,
-        });
-        let replaced = leaves.flat_map(|leaf| &leaf.replaces).map(String::as_str).collect();
+        let replaced = walks.iter().flatten().flat_map(|(leaf, _)| &leaf.replaces).map(String::as_str).collect();
         (walks, replaced)
     }
 }
@@ -128,7 +109,7 @@ impl Matcher for Tree {
     fn find(&self, descriptors: &[&Descriptor]) -> Vec<Match> {
         let (walks, replaced) = self.walks(descriptors);
         let found = walks.into_iter().enumerate().filter_map(|(descriptor, walk)| match walk {
-            Walk::At(leaf, subject) if !is_replaced(leaf, &replaced) => {
+            Ok((leaf, subject)) if !is_replaced(leaf, &replaced) => {
                 Some(Match { policy: leaf.policy, descriptor, subject, limit: None })
             }
             _ => None,
@@ -142,16 +123,16 @@ impl Matcher for Tree {
         for policy in 0..self.names.len() {
             for (descriptor, walk) in walks.iter().enumerate() {
                 let (matched, because) = match walk {
-                    Walk::At(leaf, _) if leaf.policy != policy => {
+                    Ok((leaf, _)) if leaf.policy != policy => {
                         (false, format!("the descriptor leads to `{}`", self.names[leaf.policy]))
                     }
-                    Walk::At(leaf, _) if is_replaced(leaf, &replaced) => {
+                    Ok((leaf, _)) if is_replaced(leaf, &replaced) => {
                         (false, "the descriptor leads here, and another rule of this call replaces it".to_owned())
                     }
-                    Walk::At(_, subject) => {
+                    Ok((_, subject)) => {
                         (true, format!("the descriptor leads here; it counts {}", subject.as_str().escape_debug()))
                     }
-                    Walk::Astray(why) => (false, format!("the descriptor leads to no rule: {why}")),
+                    Err(why) => (false, format!("the descriptor leads to no rule: {why}")),
                 };
                 reasons.push(Reason { policy, descriptor, matched, because });
             }

@@ -11,7 +11,6 @@ use super::cel::{Program, Scope};
 use super::shape::{Comparison, Entry};
 use crate::finding::Place;
 
-/// The limits of a namespace.
 #[derive(Debug, Default)]
 pub(crate) struct LimitadorRules {
     /// One for each policy, in the same order.
@@ -27,21 +26,29 @@ pub(crate) struct LimitadorRule {
     pub variables: Vec<(String, Variable)>,
 }
 
-/// What must hold.
+/// Of a common shape, or full CEL.
 #[derive(Debug)]
-pub(crate) enum Condition {
-    Comparisons(Vec<Comparison>),
+pub(crate) enum Expression<T> {
+    Plain(T),
     #[cfg(feature = "cel")]
     Cel(Program),
 }
 
-/// What is counted apart.
-#[derive(Debug)]
-pub(crate) enum Variable {
-    Entry(Entry),
-    #[cfg(feature = "cel")]
-    Cel(Program),
+impl<T> Expression<T> {
+    fn plain(&self) -> Option<&T> {
+        match self {
+            Self::Plain(plain) => Some(plain),
+            #[cfg(feature = "cel")]
+            Self::Cel(_) => None,
+        }
+    }
 }
+
+/// What must hold.
+pub(crate) type Condition = Expression<Vec<Comparison>>;
+
+/// What is counted apart.
+pub(crate) type Variable = Expression<Entry>;
 
 /// A call, as conditions and variables see it.
 struct Call<'c> {
@@ -69,22 +76,9 @@ impl<'c> Call<'c> {
 impl LimitadorRule {
     /// The descriptor that is charged: the first that the limit speaks of.
     fn charged(&self, count: usize) -> usize {
-        let mut entries: Vec<&Entry> = Vec::new();
-        for (_, condition) in &self.conditions {
-            match condition {
-                Condition::Comparisons(all) => entries.extend(all.iter().map(|one| &one.entry)),
-                #[cfg(feature = "cel")]
-                Condition::Cel(_) => {}
-            }
-        }
-        for (_, variable) in &self.variables {
-            match variable {
-                Variable::Entry(entry) => entries.push(entry),
-                #[cfg(feature = "cel")]
-                Variable::Cel(_) => {}
-            }
-        }
-        let place = entries.into_iter().find_map(|entry| match entry {
+        let conditions = self.conditions.iter().filter_map(|(_, condition)| condition.plain()).flatten();
+        let variables = self.variables.iter().filter_map(|(_, variable)| variable.plain());
+        let place = conditions.map(|one| &one.entry).chain(variables).find_map(|entry| match entry {
             Entry::At(place, _) => Some(*place),
             Entry::Anywhere(_) => None,
         });
@@ -95,9 +89,9 @@ impl LimitadorRule {
     fn subject(&self, call: &Call<'_>) -> Result<Subject, String> {
         for (source, condition) in &self.conditions {
             let holds = match condition {
-                Condition::Comparisons(all) => all.iter().all(|one| one.holds(call.descriptors)),
+                Expression::Plain(all) => all.iter().all(|one| one.holds(call.descriptors)),
                 #[cfg(feature = "cel")]
-                Condition::Cel(program) => program.holds(call.scope()),
+                Expression::Cel(program) => program.holds(call.scope()),
             };
             if !holds {
                 return Err(format!("`{}` does not hold", source.escape_debug()));
@@ -106,9 +100,9 @@ impl LimitadorRule {
         let mut values = Vec::new();
         for (source, variable) in &self.variables {
             let value = match variable {
-                Variable::Entry(entry) => entry.value(call.descriptors).map(str::to_owned),
+                Expression::Plain(entry) => entry.value(call.descriptors).map(str::to_owned),
                 #[cfg(feature = "cel")]
-                Variable::Cel(program) => program.text(call.scope()),
+                Expression::Cel(program) => program.text(call.scope()),
             };
             values.push((source, value.ok_or_else(|| format!("there is no `{}` here", source.escape_debug()))?));
         }

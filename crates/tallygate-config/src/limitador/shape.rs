@@ -8,7 +8,6 @@
 
 use tallygate::Descriptor;
 
-/// An entry of a call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Entry {
     /// Of the descriptor at this place.

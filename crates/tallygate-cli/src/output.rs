@@ -30,12 +30,10 @@ pub(crate) struct OutputArgs {
     pub(crate) json: bool,
 }
 
-/// One JSON value on a line of its own.
 pub(crate) fn write_json(out: &mut impl Write, value: &impl Serialize) -> io::Result<()> {
     writeln!(out, "{}", sanitize::json(&serde_json::to_string(value)?))
 }
 
-/// One decision, in the form that was asked for.
 pub(crate) fn write_decision(
     out: &mut impl Write,
     form: &OutputArgs,

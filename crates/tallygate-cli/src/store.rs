@@ -23,7 +23,6 @@ impl StoreArgs {
         (self.store.trim() != AnyStore::MEMORY).then_some(self.store.as_str())
     }
 
-    /// Opens the store.
     pub(crate) async fn open(&self) -> anyhow::Result<AnyStore> {
         let store = AnyStore::builder(&self.store).prefix(&self.prefix).deadline(PATIENCE).open().await;
         store.map_err(blame)

@@ -12,7 +12,6 @@ pub(crate) struct Table {
     notes: Vec<(usize, String)>,
 }
 
-/// One field.
 #[derive(Debug, Clone)]
 pub(crate) struct Cell {
     text: String,

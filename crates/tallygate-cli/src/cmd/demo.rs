@@ -49,7 +49,6 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<Outcome> 
     Ok(Outcome::Allowed)
 }
 
-/// The limit under each algorithm.
 fn limits(text: &str) -> anyhow::Result<Vec<Limit>> {
     let builder: LimitBuilder = text.parse()?;
     if let Some(named) = builder.chosen_algorithm() {

@@ -118,7 +118,6 @@ struct Explained<'c> {
     verdict: &'c Verdict,
 }
 
-/// A policy that applies.
 struct Applying<'c> {
     ruling: &'c Ruling,
     because: String,

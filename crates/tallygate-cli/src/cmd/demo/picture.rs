@@ -10,7 +10,6 @@ use crate::duration;
 
 /// Lower blocks of one to eight eighths.
 const BLOCKS: [&str; 9] = [" ", "▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"];
-/// How many lines a bar is high.
 const LINES: u64 = 2;
 const EIGHTHS: u64 = 8;
 
@@ -19,7 +18,6 @@ const ADMITTED: usize = 9;
 const WORST: usize = 10;
 const WIDTH: usize = 80;
 
-/// Draws it all.
 pub(crate) fn draw(out: &mut impl Write, traffic: &Traffic, trials: &[Trial], color: Color) -> io::Result<()> {
     let offered = traffic.per_slot(traffic.calls());
     let peak = offered.iter().copied().max().unwrap_or(1).max(1);
@@ -85,7 +83,6 @@ fn row(
     written
 }
 
-/// When each window begins.
 fn axis(window: Duration) -> String {
     let begins = (0_u32..).take(WINDOWS).map(|number| match number {
         0 => "0".to_owned(),

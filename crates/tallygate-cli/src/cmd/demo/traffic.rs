@@ -53,12 +53,10 @@ impl Traffic {
         self.window
     }
 
-    /// What each call costs.
     pub(crate) fn cost(&self) -> u64 {
         self.cost
     }
 
-    /// When each call arrives, in order.
     pub(crate) fn calls(&self) -> &[u64] {
         &self.calls
     }
@@ -69,7 +67,6 @@ impl Traffic {
         usize::try_from(slot).map_or(usize::MAX, |slot| slot.min(WINDOWS * SLOTS - 1))
     }
 
-    /// How many of `instants` fall in each column.
     pub(crate) fn per_slot(&self, instants: &[u64]) -> Vec<u64> {
         let mut counts = vec![0; WINDOWS * SLOTS];
         for &at in instants {

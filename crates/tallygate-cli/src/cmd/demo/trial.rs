@@ -8,13 +8,11 @@ use super::picture::short;
 use super::traffic::Traffic;
 use crate::duration;
 
-/// What an algorithm did.
 #[derive(Debug)]
 pub(crate) struct Trial {
     pub(crate) limit: Limit,
     /// When the admitted calls arrived.
     pub(crate) admitted: Vec<u64>,
-    /// Their units.
     pub(crate) units: u64,
     pub(crate) worst: Worst,
 }
@@ -52,7 +50,6 @@ impl Trial {
         self.worst.units > self.limit.amount()
     }
 
-    /// What to make of it.
     pub(crate) fn verdict(&self) -> String {
         let amount = short(self.limit.amount());
         let twice = short(2 * self.limit.amount());

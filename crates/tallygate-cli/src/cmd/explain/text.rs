@@ -116,7 +116,6 @@ fn said(one: &Applying<'_>) -> String {
     }
 }
 
-/// What the call would get.
 fn answer(verdict: &Verdict) -> String {
     let Some(binding) = verdict.binding() else {
         return match verdict.rulings() {

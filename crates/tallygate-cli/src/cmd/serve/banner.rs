@@ -8,7 +8,6 @@ use tallygate_server::{Listeners, Settings};
 
 use super::Args;
 
-/// Where, from what, and how to try it.
 pub(super) fn text(args: &Args, settings: &Settings, listeners: &Listeners) -> String {
     let scheme = if settings.tls.is_some() { "https://" } else { "http://" };
     let policies = match &args.config {

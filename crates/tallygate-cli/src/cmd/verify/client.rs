@@ -13,7 +13,6 @@ use super::scenario::{self, Scenario};
 /// Calls made back to back before a pause.
 const BURST: u64 = 16;
 
-/// One client of a store.
 pub(crate) struct Client<S> {
     pub(crate) limiter: Limiter<S>,
     pub(crate) scenario: Scenario,

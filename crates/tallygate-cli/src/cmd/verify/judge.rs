@@ -50,7 +50,6 @@ impl Finding {
         self.not_audited.get_or_insert(why);
     }
 
-    /// Takes in what another round found.
     pub(crate) fn add(&mut self, round: Self) {
         self.decisions += round.decisions;
         self.admitted += round.admitted;
@@ -70,7 +69,6 @@ impl Finding {
         self.tightest = [self.tightest, span].into_iter().flatten().min_by_key(room);
     }
 
-    /// Judges all answers about one key.
     fn key(&mut self, limit: &Limit, subject: &str, records: &[Record], complete: bool) {
         let bound = history::bound(limit, records);
         self.nearest(bound.worst);

@@ -9,7 +9,6 @@ use super::random::Random;
 
 /// Keys that get half of the calls.
 const HOT: u64 = 2;
-/// Keys of a scenario.
 pub(crate) const KEYS: u16 = 66;
 /// Six calls of eight take one unit.
 const COSTS: [u64; 8] = [1, 1, 1, 1, 1, 1, 3, 7];
@@ -43,7 +42,6 @@ impl Scenario {
         Ok(scenarios)
     }
 
-    /// The scenario of this name.
     pub(crate) fn new(slug: &str, window: Duration) -> anyhow::Result<Self> {
         // 200 units a second for each key: some calls pass on every key, most are denied on a hot one.
         let amount = u64::try_from(window.as_millis() / 5)?.max(LEAST_AMOUNT);
@@ -115,7 +113,6 @@ pub(crate) fn subject(key: u16) -> String {
     if u64::from(key) < HOT { format!("hot-{key}") } else { format!("key-{key}") }
 }
 
-/// Which key next, and at what cost.
 pub(crate) fn pick(random: &mut Random) -> anyhow::Result<(u16, Cost)> {
     let hot = random.below(2) == 0;
     let key = if hot { random.below(HOT) } else { HOT + random.below(u64::from(KEYS) - HOT) };

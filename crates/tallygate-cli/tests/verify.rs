@@ -212,7 +212,11 @@ fn workers(server: &Server) -> usize {
 fn a_worker_is_nothing_for_people() {
     assert!(!run(["--help"]).stdout.contains("verify-worker"));
     let mut alone = binary();
-    alone.args(["verify-worker", "--prefix", "p", "--scenario", "sliding_log", "--window-ms", "50", "--name", "n"]);
-    alone.args(["--worker", "0", "--clients", "1", "--millis", "50"]);
-    assert_eq!(ran(alone.output().unwrap()).code, 2);
+    let moment = r#"{"secs":0,"nanos":50000000}"#;
+    let task = format!(
+        r#"{{"scenario":"sliding_log","window":{moment},"name":"n","worker":0,"clients":1,"length":{moment}}}"#
+    );
+    alone.args(["verify-worker", "--prefix", "p", &task]);
+    let alone = ran(alone.output().unwrap());
+    assert_eq!((alone.code, alone.stderr.as_str()), (2, "error: a worker needs a server\n"));
 }

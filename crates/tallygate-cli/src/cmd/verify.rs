@@ -3,7 +3,6 @@
 mod client;
 mod judge;
 mod protocol;
-mod random;
 mod recipes;
 mod report;
 mod scenario;
@@ -11,13 +10,14 @@ mod threads;
 pub(crate) mod worker;
 mod workers;
 
+use std::hash::{BuildHasher, RandomState};
 use std::io::Write;
 use std::time::Duration;
 
 use anyhow::{Context, bail, ensure};
 use clap::builder::RangedU64ValueParser;
 use tallygate::{Algorithm, Limiter, MemoryStore, StoreError};
-use tallygate_redis::{Audit, ServerReport, Sweep};
+use tallygate_redis::{Audit, RedisStore, ServerReport, Sweep};
 
 use crate::output::{self, Outcome, OutputArgs};
 use crate::progress::Progress;
@@ -80,7 +80,7 @@ pub(crate) async fn run(args: Args, out: &mut impl Write) -> anyhow::Result<Outc
         let server = tallygate_recipes::Server::connect(url, &args.store.prefix).await.context("--store")?;
         let mut progress = Progress::new();
         let show = |number, of, name: &str| progress.show(|| format!("{number} of {of}: {name}"));
-        let report = tallygate_recipes::run(server, &random::run_name(), show).await?;
+        let report = tallygate_recipes::run(server, &run_name(), show).await?;
         drop(progress);
         if args.output.json {
             output::write_json(out, &report)?
@@ -98,8 +98,8 @@ pub(crate) async fn run(args: Args, out: &mut impl Write) -> anyhow::Result<Outc
     let rounds = u32::try_from(each.as_millis().div_ceil(LONGEST_SCENARIO.as_millis()))?.max(1);
     let length = each / rounds;
     let scenarios = Scenario::all(algorithm, length)?;
-    let stage = Stage::open(&args).await?;
-    let run = random::run_name();
+    let (stage, servers) = Stage::open(&args).await?;
+    let run = run_name();
     let mut findings: Vec<Finding> = scenarios.iter().map(|_| Finding::default()).collect();
     let mut progress = Progress::new();
     let mut before = Duration::ZERO;
@@ -111,15 +111,19 @@ pub(crate) async fn run(args: Args, out: &mut impl Write) -> anyhow::Result<Outc
                 let bar = Progress::bar(before + done, whole);
                 progress.show(|| format!("{bar} {}, {}", scenario.title(), table::count(answers, "answer")));
             };
-            let recording = stage.run(&args, scenario, &name, length, &mut show).await?;
+            let session = Session { args: &args, scenario, name: &name, length };
+            let recording = match &stage {
+                Stage::Memory(limiter) => threads::run(limiter, &session, &mut show).await?,
+                Stage::Server { url, .. } => workers::run(url, &session, &mut show).await?,
+            };
             finding.add(judge::judge(scenario, &recording));
             names.push(name);
             before += length;
         }
-        stage.clean_up(&run, &scenarios, &names, &mut findings).await?;
+        stage.clean_up(&args.store.prefix, &run, &scenarios, &names, &mut findings).await?;
     }
     drop(progress);
-    let report = Report { args: &args, servers: &stage.servers, scenarios: &scenarios, findings: &findings };
+    let report = Report { args: &args, servers: &servers, scenarios: &scenarios, findings: &findings };
     report.write(out)?;
     if let Some(failure) = findings.iter().find(|finding| finding.decisions == 0) {
         bail!("no call was answered: {}", failure.failure.as_deref().unwrap_or("the time was too short"));
@@ -127,59 +131,49 @@ pub(crate) async fn run(args: Args, out: &mut impl Write) -> anyhow::Result<Outc
     Ok(if findings.iter().all(Finding::holds) { Outcome::Allowed } else { Outcome::Denied })
 }
 
-/// Where the scenarios run.
-struct Stage<'a> {
-    place: Place<'a>,
-    servers: Vec<ServerReport>,
+/// A name no other run has.
+fn run_name() -> String {
+    format!("{:08x}", RandomState::new().hash_one("run") & 0xffff_ffff)
 }
 
-enum Place<'a> {
+/// One scenario in one round.
+struct Session<'a> {
+    args: &'a Args,
+    scenario: &'a Scenario,
+    /// The policy of its first limit.
+    name: &'a str,
+    length: Duration,
+}
+
+/// Where the scenarios run.
+enum Stage<'a> {
     Memory(Limiter<MemoryStore>),
-    Server { url: &'a str, prefix: &'a str, audit: Audit, limiter: Limiter<tallygate_redis::RedisStore> },
+    Server { url: &'a str, audit: Audit, limiter: Limiter<RedisStore> },
 }
 
 impl<'a> Stage<'a> {
     /// Connects here first: what is wrong with the URL is said once, and not by each worker.
-    async fn open(args: &'a Args) -> anyhow::Result<Self> {
+    async fn open(args: &'a Args) -> anyhow::Result<(Self, Vec<ServerReport>)> {
         let Some(url) = args.store.url() else {
-            return Ok(Self { place: Place::Memory(Limiter::new(MemoryStore::new())), servers: Vec::new() });
+            return Ok((Self::Memory(Limiter::new(MemoryStore::new())), Vec::new()));
         };
-        let store = store::redis(url, &args.store.prefix).await?;
+        let limiter = Limiter::new(store::redis(url, &args.store.prefix).await?);
         let audit = Audit::connect(url).await.context("--store")?;
         // Who may not ask for INFO is told so below, where it matters.
         let servers = audit.servers().await.unwrap_or_default();
-        let place = Place::Server { url, prefix: &args.store.prefix, audit, limiter: Limiter::new(store) };
-        Ok(Self { place, servers })
-    }
-
-    async fn run(
-        &self,
-        args: &Args,
-        scenario: &Scenario,
-        name: &str,
-        length: Duration,
-        show: &mut impl FnMut(Duration, u64),
-    ) -> anyhow::Result<protocol::Recording> {
-        match &self.place {
-            Place::Memory(limiter) => {
-                threads::run(limiter, scenario, name, args.clients * args.processes, length, show).await
-            }
-            Place::Server { url, prefix, .. } => {
-                let workers = workers::Workers { url, prefix, clients: args.clients, processes: args.processes };
-                workers.run(scenario, name, length, show).await
-            }
-        }
+        Ok((Self::Server { url, audit, limiter }, servers))
     }
 
     /// Looks for keys of this run that would never expire, then forgets them all.
     async fn clean_up(
         &self,
+        prefix: &str,
         run: &str,
         scenarios: &[Scenario],
         names: &[String],
         findings: &mut [Finding],
     ) -> anyhow::Result<()> {
-        let Place::Server { audit, limiter, prefix, .. } = &self.place else { return Ok(()) };
+        let Self::Server { audit, limiter, .. } = self else { return Ok(()) };
         let sweep = Sweep::of(prefix)?.policies(&format!("verify-{run}-"));
         match audit.run(&sweep, |_| {}).await {
             Ok(report) => {

@@ -1,5 +1,6 @@
 //! One client: calls one after the other, and says what it was answered.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use tallygate::{CheckError, Limiter, Store, StoreError};
@@ -7,32 +8,33 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep};
 
 use super::protocol::Entry;
-use super::random::Random;
-use super::scenario::{self, Scenario};
+use super::scenario::{self, Random, Scenario};
 
 /// Calls made back to back before a pause.
 const BURST: u64 = 16;
 
+/// What all clients of a process have in common.
 pub(crate) struct Client<S> {
     pub(crate) limiter: Limiter<S>,
     pub(crate) scenario: Scenario,
     /// The policy of the first limit.
     pub(crate) name: String,
-    pub(crate) random: Random,
     /// Between bursts.
     pub(crate) pause: Duration,
+    pub(crate) until: Instant,
     pub(crate) entries: mpsc::Sender<Entry>,
 }
 
 impl<S: Store> Client<S> {
-    pub(crate) async fn call_until(mut self, until: Instant) -> anyhow::Result<()> {
+    pub(crate) async fn run(self: Arc<Self>, seed: u64) -> anyhow::Result<()> {
+        let mut random = Random::new(seed);
         let subjects: Vec<String> = (0..scenario::KEYS).map(scenario::subject).collect();
         let policies = self.scenario.policies(&self.name);
         for number in 1.. {
-            if Instant::now() >= until {
+            if Instant::now() >= self.until {
                 break;
             }
-            let (key, cost) = scenario::pick(&mut self.random)?;
+            let (key, cost) = scenario::pick(&mut random)?;
             let checks = self.scenario.checks(&policies, &subjects[usize::from(key)], cost)?;
             let answer = match self.limiter.check_all(&checks).await {
                 Ok(decision) => Entry::answer(key, cost, &decision),

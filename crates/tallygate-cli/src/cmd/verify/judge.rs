@@ -125,7 +125,6 @@ mod tests {
     use tallygate::{Limiter, MemoryStore};
 
     use super::super::protocol::Entry;
-    use super::super::random::Random;
     use super::*;
 
     /// What an honest store answers.
@@ -134,7 +133,7 @@ mod tests {
         let limiter = Limiter::new(MemoryStore::new());
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         let policies = scenario.policies("judge");
-        let mut random = Random::new(7);
+        let mut random = scenario::Random::new(7);
         let mut recording = Recording::new(&scenario);
         for _ in 0..20_000 {
             let (key, cost) = scenario::pick(&mut random).unwrap();

@@ -76,16 +76,13 @@ impl Report<'_> {
                 continue;
             }
             writeln!(out, "{}", color.bad(scenario.title()))?;
-            if finding.violations > 0 {
-                let calls = table::count(finding.violations, "call");
-                writeln!(out, "  {calls} passed beyond the bound")?;
-            }
-            if finding.mismatches > 0 {
-                let answers = table::count(finding.mismatches, "answer");
-                writeln!(out, "  {answers} other than the algorithm gives")?;
-            }
-            if let Some(orphans) = finding.orphans().filter(|orphans| *orphans > 0) {
-                writeln!(out, "  {} would never expire", table::count(orphans, "key"))?;
+            let faults = [
+                (finding.violations, "call", "passed beyond the bound"),
+                (finding.mismatches, "answer", "other than the algorithm gives"),
+                (finding.orphans().unwrap_or(0), "key", "would never expire"),
+            ];
+            for (number, noun, what) in faults.into_iter().filter(|(number, ..)| *number > 0) {
+                writeln!(out, "  {} {what}", table::count(number, noun))?;
             }
             if let Some(example) = &finding.example {
                 writeln!(out, "  first: {}", sanitize::text(example))?;

@@ -5,8 +5,6 @@ use std::time::Duration;
 use anyhow::Context;
 use tallygate::{Algorithm, Check, Cost, Key, Limit};
 
-use super::random::Random;
-
 /// Keys that get half of the calls.
 const HOT: u64 = 2;
 pub(crate) const KEYS: u16 = 66;
@@ -118,4 +116,21 @@ pub(crate) fn pick(random: &mut Random) -> anyhow::Result<(u16, Cost)> {
     let key = if hot { random.below(HOT) } else { HOT + random.below(u64::from(KEYS) - HOT) };
     let cost = COSTS[usize::try_from(random.below(COSTS.len() as u64))?];
     Ok((u16::try_from(key)?, Cost::new(cost)?))
+}
+
+/// Fast, and good enough to mix keys and costs (xorshift64*).
+#[derive(Debug)]
+pub(crate) struct Random(u64);
+
+impl Random {
+    pub(crate) fn new(seed: u64) -> Self {
+        Self((seed + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
+    }
+
+    pub(crate) fn below(&mut self, end: u64) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        (self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33) % end
+    }
 }

@@ -1,5 +1,6 @@
 //! The same scenarios on the embedded store: as many threads as there would be clients.
 
+use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
@@ -7,38 +8,37 @@ use tallygate::{Limiter, MemoryStore};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
+use super::Session;
 use super::client::Client;
 use super::protocol::Recording;
-use super::random::Random;
-use super::scenario::Scenario;
 
 /// Without pauses the records of a second would not fit in memory.
 const PAUSE: Duration = Duration::from_millis(2);
 
 pub(crate) async fn run(
     limiter: &Limiter<MemoryStore>,
-    scenario: &Scenario,
-    name: &str,
-    threads: usize,
-    length: Duration,
+    session: &Session<'_>,
     show: &mut impl FnMut(Duration, u64),
 ) -> anyhow::Result<Recording> {
-    let mut recording = Recording::new(scenario);
+    let mut recording = Recording::new(session.scenario);
     let begun = Instant::now();
     let (entries, mut heard) = mpsc::channel(1024);
+    let (limiter, scenario, name) = (limiter.clone(), session.scenario.clone(), session.name.to_owned());
+    let until = begun + session.length;
+    let client = Arc::new(Client { limiter, scenario, name, pause: PAUSE, until, entries });
     let spawn = |number| {
-        let (limiter, scenario, name, entries) = (limiter.clone(), scenario.clone(), name.to_owned(), entries.clone());
-        let client = Client { limiter, scenario, name, random: Random::new(number), pause: PAUSE, entries };
+        let client = Arc::clone(&client);
         thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
-            runtime.block_on(client.call_until(begun + length))
+            runtime.block_on(client.run(number))
         })
     };
-    let clients: Vec<_> = (0..threads as u64).map(spawn).collect();
-    drop(entries);
+    let clients: Vec<_> =
+        (0..session.args.clients * session.args.processes).map(|number| spawn(number as u64)).collect();
+    drop(client);
     while let Some(entry) = heard.recv().await {
         recording.add(entry)?;
-        show(begun.elapsed().min(length), recording.answers);
+        show(begun.elapsed().min(session.length), recording.answers);
     }
     for client in clients {
         client.join().map_err(|_| anyhow::anyhow!("a client panicked"))??;

@@ -1,16 +1,17 @@
 //! One process of `verify`: some clients that share a store, and write what they were answered to stdout.
 
 use std::io::{self, BufRead, BufWriter, Write};
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
+use serde::{Deserialize, Serialize};
 use tallygate::Limiter;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
 use super::client::Client;
 use super::protocol::Entry;
-use super::random::Random;
 use super::scenario::Scenario;
 use crate::output::Outcome;
 use crate::store::{self, StoreArgs};
@@ -21,23 +22,25 @@ pub(crate) struct Args {
     /// From the environment, so that no password shows in a list of processes.
     #[command(flatten)]
     store: StoreArgs,
-    #[arg(long)]
-    scenario: String,
-    #[arg(long)]
-    window_ms: u64,
-    #[arg(long)]
-    name: String,
-    #[arg(long)]
-    worker: u64,
-    #[arg(long)]
-    clients: u64,
-    #[arg(long)]
-    millis: u64,
+    #[arg(value_parser = |text: &str| serde_json::from_str::<Task>(text))]
+    task: Task,
+}
+
+/// What a worker is told, as JSON.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Task {
+    pub(crate) scenario: String,
+    pub(crate) window: Duration,
+    pub(crate) name: String,
+    pub(crate) worker: usize,
+    pub(crate) clients: usize,
+    pub(crate) length: Duration,
 }
 
 pub(crate) async fn run(args: Args, out: &mut impl Write) -> anyhow::Result<Outcome> {
     let url = args.store.url().context("a worker needs a server")?;
-    let scenario = Scenario::new(&args.scenario, Duration::from_millis(args.window_ms))?;
+    let task = args.task;
+    let scenario = Scenario::new(&task.scenario, task.window)?;
     let limiter = Limiter::new(store::redis(url, &args.store.prefix).await?);
     let begin = leash();
     say(out, &Entry::Ready)?;
@@ -45,16 +48,12 @@ pub(crate) async fn run(args: Args, out: &mut impl Write) -> anyhow::Result<Outc
     if begin.await.is_err() {
         return Ok(Outcome::Denied);
     }
-    let until = Instant::now() + Duration::from_millis(args.millis);
+    let until = Instant::now() + task.length;
     let (entries, mut heard) = mpsc::channel(1024);
-    let spawn = |number| {
-        let (limiter, scenario, name, entries) =
-            (limiter.clone(), scenario.clone(), args.name.clone(), entries.clone());
-        let random = Random::new(args.worker * 10_000 + number);
-        tokio::spawn(Client { limiter, scenario, name, random, pause: Duration::ZERO, entries }.call_until(until))
-    };
-    let clients: Vec<_> = (0..args.clients).map(spawn).collect();
-    drop(entries);
+    let client = Arc::new(Client { limiter, scenario, name: task.name, pause: Duration::ZERO, until, entries });
+    let seeds = (task.worker as u64 * 10_000..).take(task.clients);
+    let clients: Vec<_> = seeds.map(|seed| tokio::spawn(Arc::clone(&client).run(seed))).collect();
+    drop(client);
     let mut out = BufWriter::new(out);
     while let Some(entry) = heard.recv().await {
         say(&mut out, &entry)?;

@@ -9,18 +9,12 @@ use tokio::process::{Child, ChildStdin, Command};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout};
 
+use super::Session;
 use super::protocol::{Entry, Recording};
-use super::scenario::Scenario;
+use super::worker::Task;
 
 /// Beyond the length of the scenario, for connecting and for what is under way at its end.
 const PATIENCE: Duration = Duration::from_secs(20);
-
-pub(crate) struct Workers<'a> {
-    pub(crate) url: &'a str,
-    pub(crate) prefix: &'a str,
-    pub(crate) clients: usize,
-    pub(crate) processes: usize,
-}
 
 /// A child is killed when it is dropped, and ends by itself when `stdin` closes: however we end, it does not outlive us.
 struct Worker {
@@ -28,82 +22,76 @@ struct Worker {
     stdin: ChildStdin,
 }
 
-impl Workers<'_> {
-    pub(crate) async fn run(
-        &self,
-        scenario: &Scenario,
-        name: &str,
-        length: Duration,
-        show: &mut impl FnMut(Duration, u64),
-    ) -> anyhow::Result<Recording> {
-        let (entries, mut heard) = mpsc::channel(1024);
-        let mut workers = Vec::new();
-        for number in 0..self.processes {
-            workers.push(self.start(number, scenario, name, length, entries.clone())?);
-        }
-        drop(entries);
-        let (mut ready, mut done) = (0, 0);
-        let mut recording = Recording::new(scenario);
-        let mut begun = Instant::now();
-        while done < workers.len() {
-            let entry = timeout(PATIENCE + length, heard.recv()).await.context("the workers do not answer")?;
-            let Some(entry) = entry else {
-                bail!("a worker ended before its time{}", last_words(&mut workers).await);
-            };
-            let entry = entry?;
-            ready += usize::from(entry == Entry::Ready);
-            done += usize::from(entry == Entry::Done);
-            if entry == Entry::Ready && ready == workers.len() {
-                begun = Instant::now();
-                for worker in &mut workers {
-                    worker.stdin.write_all(b"begin\n").await.context("a worker is gone")?;
-                }
-            }
-            recording.add(entry)?;
-            show(begun.elapsed().min(length), recording.answers);
-        }
-        recording.took = begun.elapsed();
-        for worker in &mut workers {
-            worker.child.wait().await?;
-        }
-        Ok(recording)
+pub(crate) async fn run(
+    url: &str,
+    session: &Session<'_>,
+    show: &mut impl FnMut(Duration, u64),
+) -> anyhow::Result<Recording> {
+    let length = session.length;
+    let (entries, mut heard) = mpsc::channel(1024);
+    let mut workers = Vec::new();
+    for number in 0..session.args.processes {
+        workers.push(start(url, session, number, entries.clone())?);
     }
+    drop(entries);
+    let (mut ready, mut done) = (0, 0);
+    let mut recording = Recording::new(session.scenario);
+    let mut begun = Instant::now();
+    while done < workers.len() {
+        let entry = timeout(PATIENCE + length, heard.recv()).await.context("the workers do not answer")?;
+        let Some(entry) = entry else {
+            bail!("a worker ended before its time{}", last_words(&mut workers).await);
+        };
+        let entry = entry?;
+        ready += usize::from(entry == Entry::Ready);
+        done += usize::from(entry == Entry::Done);
+        if entry == Entry::Ready && ready == workers.len() {
+            begun = Instant::now();
+            for worker in &mut workers {
+                worker.stdin.write_all(b"begin\n").await.context("a worker is gone")?;
+            }
+        }
+        recording.add(entry)?;
+        show(begun.elapsed().min(length), recording.answers);
+    }
+    recording.took = begun.elapsed();
+    for worker in &mut workers {
+        worker.child.wait().await?;
+    }
+    Ok(recording)
+}
 
-    fn start(
-        &self,
-        number: usize,
-        scenario: &Scenario,
-        name: &str,
-        length: Duration,
-        entries: mpsc::Sender<anyhow::Result<Entry>>,
-    ) -> anyhow::Result<Worker> {
-        let program = std::env::current_exe().context("cannot find this program to start it again")?;
-        let mut child = Command::new(program)
-            .arg("verify-worker")
-            .args(["--prefix", self.prefix, "--scenario", scenario.slug(), "--name", name])
-            .args(["--window-ms", &scenario.window().as_millis().to_string()])
-            .args(["--worker", &number.to_string(), "--clients", &self.clients.to_string()])
-            .args(["--millis", &length.as_millis().to_string()])
-            // Not an argument: others on this machine can read those.
-            .env("TALLYGATE_STORE", self.url)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .kill_on_drop(true)
-            .spawn()
-            .context("cannot start a worker")?;
-        let stdin = child.stdin.take().context("its input is piped")?;
-        let mut lines = BufReader::new(child.stdout.take().context("its output is piped")?).lines();
-        tokio::spawn(async move {
-            while let Ok(Some(line)) = lines.next_line().await {
-                let entry = serde_json::from_str(&line).context("a worker said what means nothing");
-                if entries.send(entry).await.is_err() {
-                    return;
-                }
+fn start(
+    url: &str,
+    session: &Session<'_>,
+    worker: usize,
+    entries: mpsc::Sender<anyhow::Result<Entry>>,
+) -> anyhow::Result<Worker> {
+    let Session { args, scenario, name, length } = *session;
+    let (window, clients) = (scenario.window(), args.clients);
+    let task = Task { scenario: scenario.slug().to_owned(), window, name: name.to_owned(), worker, clients, length };
+    let program = std::env::current_exe().context("cannot find this program to start it again")?;
+    let mut child = Command::new(program)
+        .args(["verify-worker", "--prefix", &args.store.prefix, &serde_json::to_string(&task)?])
+        // Not an argument: others on this machine can read those.
+        .env("TALLYGATE_STORE", url)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .kill_on_drop(true)
+        .spawn()
+        .context("cannot start a worker")?;
+    let stdin = child.stdin.take().context("its input is piped")?;
+    let mut lines = BufReader::new(child.stdout.take().context("its output is piped")?).lines();
+    tokio::spawn(async move {
+        while let Ok(Some(line)) = lines.next_line().await {
+            let entry = serde_json::from_str(&line).context("a worker said what means nothing");
+            if entries.send(entry).await.is_err() {
+                return;
             }
-        });
-        Ok(Worker { child, stdin })
-    }
+        }
+    });
+    Ok(Worker { child, stdin })
 }
 
 /// What the workers that ended said on stderr.

@@ -7,8 +7,7 @@ use std::path::Path;
 use tallygate::{Domain, Matcher, Policy, PolicySet, Rule, Rules};
 
 use crate::envoy::{self, Tree};
-use crate::fields::text;
-use crate::finding::{Finding, Findings, Place};
+use crate::finding::{Finding, Findings, Place, Report};
 use crate::limitador::{self, LimitadorRules};
 use crate::node::{self, Kind, Node};
 use crate::own;
@@ -42,11 +41,17 @@ impl Config {
 
     /// Reads texts, each under the name that findings call it by.
     pub fn from_texts<N: AsRef<str>, T: AsRef<str>>(texts: &[(N, T)]) -> Result<Self, Findings> {
-        let mut draft = Draft::default();
+        let findings = Report::default();
+        let mut draft = Draft::new(&findings);
         for (name, text) in texts {
-            draft.add(name.as_ref(), text.as_ref());
+            draft.read(name.as_ref(), text.as_ref());
         }
-        draft.into_config()
+        let Draft { store, domains, .. } = draft;
+        let warnings = findings.settle()?;
+        let domains =
+            domains.into_iter().map(|domain| Domain::new(domain.name, domain.policies, domain.matching.into_matcher()));
+        let policies = PolicySet::new(domains.collect()).expect("names are checked where they are read");
+        Ok(Self { store: store.map(|(store, _)| store), policies, warnings })
     }
 
     /// What is served if nobody wrote a file: ten calls a minute for each `client`, in the domain `default`.
@@ -56,9 +61,9 @@ impl Config {
     }
 }
 
-#[derive(Debug, Default)]
-pub(crate) struct Draft {
-    pub findings: Findings,
+#[derive(Debug)]
+pub(crate) struct Draft<'r> {
+    pub findings: &'r Report,
     store: Option<(String, Place)>,
     domains: Vec<DomainDraft>,
     places: HashMap<String, usize>,
@@ -108,15 +113,13 @@ pub(crate) fn unused_name(name: &str, is_taken: impl Fn(&str) -> bool) -> String
     names.find(|name| !is_taken(name)).expect("there are more numbers than names")
 }
 
-impl Draft {
-    fn add(&mut self, file: &str, text: &str) {
-        let first = self.findings.count();
-        self.read(file, text);
-        self.findings.sort_from(first);
+impl<'r> Draft<'r> {
+    fn new(findings: &'r Report) -> Self {
+        Self { findings, store: None, domains: Vec::new(), places: HashMap::new(), policies: 0 }
     }
 
     fn read(&mut self, file: &str, text: &str) {
-        let Some(node) = node::parse(file, text, &mut self.findings) else { return };
+        let Some(node) = node::parse(file, text, self.findings) else { return };
         let has = |node: &Node, names: &[&str]| match &node.kind {
             Kind::Map(entries) => entries.iter().any(|(key, _)| key.scalar().is_some_and(|key| names.contains(&key))),
             _ => false,
@@ -139,7 +142,7 @@ impl Draft {
 
     /// Where the states are kept: one place for all files.
     pub fn set_store(&mut self, node: &Node) {
-        let Some((store, at)) = text(node, "`store`", &mut self.findings) else { return };
+        let Some((store, at)) = node.text("`store`", self.findings) else { return };
         match &self.store {
             // The values are not shown: they may hold passwords.
             Some((other, first)) if other != store => {
@@ -147,7 +150,7 @@ impl Draft {
                 self.findings.error(at, message).help("name the store in one file only");
             }
             _ if store != "memory" && !store.contains("://") => {
-                let finding = self.findings.error(at, "`store` is neither `memory` nor a URL");
+                let mut finding = self.findings.error(at, "`store` is neither `memory` nor a URL");
                 finding.help("for example `store: redis://127.0.0.1:6379`");
             }
             _ => self.store = Some((store.to_owned(), at.clone())),
@@ -155,7 +158,7 @@ impl Draft {
     }
 
     /// The domain of this name, new if there was none; `None` if it is there in another format.
-    pub fn domain(&mut self, name: &str, at: &Place, empty: Matching) -> Option<(&mut DomainDraft, &mut Findings)> {
+    pub fn domain(&mut self, name: &str, at: &Place, empty: Matching) -> Option<&mut DomainDraft> {
         let next = self.domains.len();
         let place = *self.places.entry(name.to_owned()).or_insert(next);
         if place == next {
@@ -170,7 +173,7 @@ impl Draft {
             self.findings.error(at, message).help("one domain, one format: rename one or rewrite it");
             return None;
         }
-        Some((&mut self.domains[place], &mut self.findings))
+        Some(&mut self.domains[place])
     }
 
     pub fn has_domain(&self, name: &str) -> Option<&Place> {
@@ -181,19 +184,9 @@ impl Draft {
     pub fn has_room(&mut self, at: &Place) -> bool {
         self.policies += 1;
         if self.policies == MAX_POLICIES + 1 {
-            let finding = self.findings.error(at, format!("there are more than {MAX_POLICIES} policies"));
+            let mut finding = self.findings.error(at, format!("there are more than {MAX_POLICIES} policies"));
             finding.help("one policy with `partition` counts any number of callers apart");
         }
         self.policies <= MAX_POLICIES
-    }
-
-    fn into_config(self) -> Result<Config, Findings> {
-        let warnings = self.findings.settle()?;
-        let domains = self
-            .domains
-            .into_iter()
-            .map(|domain| Domain::new(domain.name, domain.policies, domain.matching.into_matcher()));
-        let policies = PolicySet::new(domains.collect()).expect("names are checked where they are read");
-        Ok(Config { store: self.store.map(|(store, _)| store), policies, warnings })
     }
 }

@@ -2,8 +2,11 @@
 
 use tallygate::nearest;
 
-use crate::finding::{Findings, Place};
+use crate::finding::{Place, Report};
 use crate::node::{Kind, Node};
+
+/// The fields that a kind of mapping may have.
+pub(crate) type Names = &'static [&'static str];
 
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Fields<'n> {
@@ -11,33 +14,24 @@ pub(crate) struct Fields<'n> {
     pub at: &'n Place,
     /// What the mapping is, for people: `a policy`.
     what: &'static str,
-    known: &'static [&'static str],
+    known: Names,
+    pub findings: &'n Report,
 }
 
 impl<'n> Fields<'n> {
     /// The fields of `node`, unless it is no mapping. Every field that is not `known` is an error.
-    pub fn of(
-        node: &'n Node,
-        what: &'static str,
-        known: &'static [&'static str],
-        findings: &mut Findings,
-    ) -> Option<Self> {
+    pub fn of(node: &'n Node, what: &'static str, known: Names, findings: &'n Report) -> Option<Self> {
         let fields = Self::open(node, what, known, findings)?;
         for (key, _) in fields.unknown() {
-            unknown_field(key, what, known, findings);
+            fields.refuse(key, known);
         }
         Some(fields)
     }
 
     /// The same, and nothing is said of those that are not known.
-    pub fn open(
-        node: &'n Node,
-        what: &'static str,
-        known: &'static [&'static str],
-        findings: &mut Findings,
-    ) -> Option<Self> {
+    pub fn open(node: &'n Node, what: &'static str, known: Names, findings: &'n Report) -> Option<Self> {
         match &node.kind {
-            Kind::Map(entries) => Some(Self { entries, at: &node.at, what, known }),
+            Kind::Map(entries) => Some(Self { entries, at: &node.at, what, known, findings }),
             _ => {
                 findings.error(&node.at, format!("expected {what} as a mapping, found {}", node.what()));
                 None
@@ -48,6 +42,17 @@ impl<'n> Fields<'n> {
     /// Fields that are not known.
     pub fn unknown(self) -> impl Iterator<Item = &'n (Node, Node)> {
         self.entries.iter().filter(move |(key, _)| key.scalar().is_none_or(|key| !self.known.contains(&key)))
+    }
+
+    /// `key` is not one of `known`.
+    pub fn refuse(self, key: &Node, known: &[&str]) {
+        let what = self.what;
+        let Some(word) = key.scalar() else {
+            self.findings.error(&key.at, format!("a field of {what} is named by a text, not by {}", key.what()));
+            return;
+        };
+        let message = format!("{what} has no field `{}`", word.escape_debug());
+        self.findings.error(&key.at, message).help(suggestion(word, known, "its fields are"));
     }
 
     /// Whether a field is there that was probably meant to be this one.
@@ -62,89 +67,69 @@ impl<'n> Fields<'n> {
     }
 
     /// A field that must be there.
-    pub fn need(self, name: &str, example: &str, findings: &mut Findings) -> Option<&'n Node> {
+    pub fn need(self, name: &str, example: &str) -> Option<&'n Node> {
         let found = self.get(name);
         // A mistyped one has been told of.
         if found.is_none() && !self.is_mistyped(name) {
-            findings.error(self.at, format!("{} needs `{name}`, for example `{name}: {example}`", self.what));
+            let message = format!("{} needs `{name}`, for example `{name}: {example}`", self.what);
+            self.findings.error(self.at, message);
         }
         found
     }
 
     /// The text of a field that must be there and say something.
-    pub fn need_text(self, name: &str, example: &str, findings: &mut Findings) -> Option<(&'n str, &'n Place)> {
-        self.need(name, example, findings)?;
-        let (found, at) = self.text(name, findings)?;
+    pub fn need_text(self, name: &str, example: &str) -> Option<(&'n str, &'n Place)> {
+        self.need(name, example)?;
+        let (found, at) = self.text(name)?;
         if found.is_empty() {
-            findings.error(at, format!("`{name}` is empty"));
+            self.findings.error(at, format!("`{name}` is empty"));
         }
         Some((found, at)).filter(|_| !found.is_empty())
     }
 
-    pub fn text(self, name: &str, findings: &mut Findings) -> Option<(&'n str, &'n Place)> {
-        self.get(name).and_then(|node| text(node, &format!("`{name}`"), findings))
+    pub fn text(self, name: &str) -> Option<(&'n str, &'n Place)> {
+        self.get(name).and_then(|node| node.text(&format!("`{name}`"), self.findings))
+    }
+
+    /// The text of a field, unless it says nothing.
+    pub fn some_text(self, name: &str) -> Option<&'n str> {
+        self.text(name).map(|(text, _)| text).filter(|text| !text.is_empty())
     }
 
     /// The items of a field that is a list.
-    pub fn list(self, name: &str, findings: &mut Findings) -> &'n [Node] {
-        match self.get(name) {
-            None => &[],
-            Some(node) => list(node, &format!("`{name}`"), findings),
-        }
+    pub fn list(self, name: &str) -> &'n [Node] {
+        self.get(name).map_or(&[], |node| node.list(&format!("`{name}`"), self.findings))
     }
 
     /// A field that says yes or no.
-    pub fn flag(self, name: &str, findings: &mut Findings) -> Option<&'n Place> {
-        let (word, at) = self.text(name, findings)?;
+    pub fn flag(self, name: &str) -> Option<&'n Place> {
+        let (word, at) = self.text(name)?;
         match word.to_ascii_lowercase().as_str() {
             "true" | "yes" | "on" | "y" => Some(at),
             "false" | "no" | "off" | "n" | "" => None,
             _ => {
-                findings.error(at, format!("`{name}` is `true` or `false`, not `{}`", word.escape_debug()));
+                self.findings.error(at, format!("`{name}` is `true` or `false`, not `{}`", word.escape_debug()));
                 None
             }
         }
     }
 
     /// A field that is a whole number.
-    pub fn number(self, name: &str, findings: &mut Findings) -> Option<(u64, &'n Place)> {
-        let (digits, at) = self.text(name, findings)?;
+    pub fn number(self, name: &str) -> Option<(u64, &'n Place)> {
+        let (digits, at) = self.text(name)?;
         let value = digits.parse().ok();
         if value.is_none() {
             let written = digits.escape_debug();
-            findings.error(at, format!("`{name}` must be a whole number in plain digits, not `{written}`"));
+            self.findings.error(at, format!("`{name}` must be a whole number in plain digits, not `{written}`"));
         }
         Some((value?, at))
     }
 }
 
-pub(crate) fn text<'n>(node: &'n Node, what: &str, findings: &mut Findings) -> Option<(&'n str, &'n Place)> {
-    let found = node.scalar();
-    if found.is_none() {
-        findings.error(&node.at, format!("{what} must be a text, not {}", node.what()));
-    }
-    Some((found?, &node.at))
-}
-
-pub(crate) fn list<'n>(node: &'n Node, what: &str, findings: &mut Findings) -> &'n [Node] {
-    match &node.kind {
-        Kind::List(items) => items,
-        _ => {
-            findings.error(&node.at, format!("{what} must be a list, not {}", node.what()));
-            &[]
-        }
-    }
-}
-
-pub(crate) fn unknown_field(key: &Node, what: &str, known: &[&str], findings: &mut Findings) {
-    let Some(word) = key.scalar() else {
-        findings.error(&key.at, format!("a field of {what} is named by a text, not by {}", key.what()));
-        return;
-    };
-    let message = format!("{what} has no field `{}`", word.escape_debug());
-    let finding = findings.error(&key.at, message);
+/// What was probably meant, or all there is, after the words `all`.
+pub(crate) fn suggestion(word: &str, known: &[&str], all: &str) -> String {
     match nearest(word, known) {
-        Some(near) => finding.help(format!("did you mean `{near}`?")),
-        None => finding.help(format!("its fields are {}", known.join(", "))),
+        Some(near) => format!("did you mean `{near}`?"),
+        None => format!("{all} {}", known.join(", ")),
     }
 }

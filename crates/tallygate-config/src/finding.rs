@@ -1,5 +1,6 @@
 //! What is wrong with a file, where, and what to do about it.
 
+use std::cell::{RefCell, RefMut};
 use std::fmt;
 use std::sync::Arc;
 
@@ -60,35 +61,37 @@ impl Findings {
     pub fn errors(&self) -> impl Iterator<Item = &Finding> {
         self.0.iter().filter(|finding| finding.severity == Severity::Error)
     }
+}
 
-    pub(crate) fn error(&mut self, at: &Place, message: impl Into<String>) -> &mut Finding {
-        self.push(Severity::Error, at, message.into())
+/// The findings so far: shared by all who read, so that nobody has to hand them on.
+#[derive(Debug, Default)]
+pub(crate) struct Report(RefCell<Vec<Finding>>);
+
+impl Report {
+    pub fn error(&self, at: &Place, message: impl Into<String>) -> RefMut<'_, Finding> {
+        self.add(Severity::Error, at, message.into())
     }
 
-    pub(crate) fn warn(&mut self, at: &Place, message: impl Into<String>) -> &mut Finding {
-        self.push(Severity::Warning, at, message.into())
+    pub fn warn(&self, at: &Place, message: impl Into<String>) -> RefMut<'_, Finding> {
+        self.add(Severity::Warning, at, message.into())
     }
 
-    fn push(&mut self, severity: Severity, at: &Place, message: String) -> &mut Finding {
+    fn add(&self, severity: Severity, at: &Place, message: String) -> RefMut<'_, Finding> {
         // A finding is one line: what a file says must not break it, or drive a terminal.
         let message = message.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
         let (file, line, column) = (at.file.to_string(), at.line, at.column);
-        self.0.push(Finding { severity, file, line, column, message, help: None });
-        self.0.last_mut().expect("one was just pushed")
+        let mut all = self.0.borrow_mut();
+        all.push(Finding { severity, file, line, column, message, help: None });
+        RefMut::map(all, |all| all.last_mut().expect("one was just pushed"))
     }
 
-    pub(crate) fn count(&self) -> usize {
-        self.0.len()
-    }
-
-    /// Puts those from `first` on, all of one file, in the order of their places.
-    pub(crate) fn sort_from(&mut self, first: usize) {
-        self.0[first..].sort_by_key(|finding| (finding.line, finding.column));
-    }
-
-    /// Warnings if nothing is an error, else everything.
-    pub(crate) fn settle(self) -> Result<Vec<Finding>, Self> {
-        if self.errors().next().is_none() { Ok(self.0) } else { Err(self) }
+    /// Warnings if nothing is an error, else everything; those of a file in the order of their places.
+    pub fn settle(self) -> Result<Vec<Finding>, Findings> {
+        let mut all = Findings(self.0.into_inner());
+        for of_file in all.0.chunk_by_mut(|one, next| one.file == next.file) {
+            of_file.sort_by_key(|finding| (finding.line, finding.column));
+        }
+        if all.errors().next().is_none() { Ok(all.0) } else { Err(all) }
     }
 }
 

@@ -11,14 +11,14 @@ use std::time::Duration;
 use tallygate::{Algorithm, Limit, LimitError, Policy};
 
 use crate::config::{Draft, Matching, unused_name};
-use crate::fields::{Fields, text};
-use crate::finding::{Findings, Place};
+use crate::fields::{Fields, Names};
+use crate::finding::{Place, Report};
 use crate::node::Node;
 pub(crate) use rules::LimitadorRules;
 use rules::{Condition, Expression, LimitadorRule, Variable};
 use shape::{Comparison, Entry};
 
-const LIMIT: &[&str] = &["namespace", "max_value", "seconds", "name", "id", "conditions", "variables"];
+const LIMIT: Names = &["namespace", "max_value", "seconds", "name", "id", "conditions", "variables"];
 
 struct Written<'n> {
     namespace: &'n str,
@@ -28,13 +28,13 @@ struct Written<'n> {
     rule: LimitadorRule,
 }
 
-pub(crate) fn read(items: &[Node], draft: &mut Draft) {
+pub(crate) fn read(items: &[Node], draft: &mut Draft<'_>) {
     let mut written = Vec::new();
     for item in items {
         if !draft.has_room(&item.at) {
             return;
         }
-        written.extend(limit(item, &mut draft.findings));
+        written.extend(limit(item, draft.findings));
     }
     let mut bearers: HashMap<(&str, &str), usize> = HashMap::new();
     for one in &written {
@@ -43,7 +43,8 @@ pub(crate) fn read(items: &[Node], draft: &mut Draft) {
     for one in written {
         let identity = identity(&one);
         let empty = Matching::Limitador(LimitadorRules::default());
-        let Some((domain, findings)) = draft.domain(one.namespace, one.at, empty) else { continue };
+        let findings = draft.findings;
+        let Some(domain) = draft.domain(one.namespace, one.at, empty) else { continue };
         let Matching::Limitador(rules) = &mut domain.matching else { continue };
         if let Some(first) = rules.identities.get(&identity) {
             let message = format!("this is the limit at {first} once more: that one holds");
@@ -82,28 +83,29 @@ fn identity(one: &Written<'_>) -> String {
     text
 }
 
-fn limit<'n>(item: &'n Node, findings: &mut Findings) -> Option<Written<'n>> {
+fn limit<'n>(item: &'n Node, findings: &'n Report) -> Option<Written<'n>> {
     let fields = Fields::of(item, "a limit", LIMIT, findings)?;
-    let namespace = fields.need_text("namespace", "example.org", findings);
-    let name = fields.text("name", findings).map(|(name, _)| name).filter(|name| !name.is_empty());
-    let id = fields.text("id", findings).map(|(id, _)| id);
-    let numbers = numbers(fields, findings);
+    let namespace = fields.need_text("namespace", "example.org");
+    let name = fields.some_text("name");
+    let id = fields.text("id").map(|(id, _)| id);
+    let numbers = numbers(fields);
     let about = About { name, id };
-    let conditions = expressions(fields, "conditions", findings, |source| about.condition(source));
-    let variables = expressions(fields, "variables", findings, |source| about.variable(source));
+    let conditions = expressions(fields, "conditions", |source| about.condition(source));
+    let variables = expressions(fields, "variables", |source| about.variable(source));
     let rule = LimitadorRule { conditions: conditions?, variables: variables? };
     Some(Written { namespace: namespace?.0, at: fields.at, name, limit: numbers?, rule })
 }
 
-fn numbers(fields: Fields<'_>, findings: &mut Findings) -> Option<Limit> {
-    let amount = fields.need("max_value", "10", findings).and_then(|_| fields.number("max_value", findings));
-    let seconds = fields.need("seconds", "60", findings).and_then(|_| fields.number("seconds", findings));
+fn numbers(fields: Fields<'_>) -> Option<Limit> {
+    let findings = fields.findings;
+    let amount = fields.need("max_value", "10").and_then(|_| fields.number("max_value"));
+    let seconds = fields.need("seconds", "60").and_then(|_| fields.number("seconds"));
     let ((amount, amount_at), (seconds, seconds_at)) = (amount?, seconds?);
     let builder = Limit::builder(amount, Duration::from_secs(seconds));
     match builder.algorithm(Algorithm::FixedWindowFromFirstCall).build() {
         Ok(limit) => Some(limit),
         Err(error @ LimitError::TooLarge { .. }) => {
-            let finding = findings.error(amount_at, error.to_string());
+            let mut finding = findings.error(amount_at, error.to_string());
             finding.help("if no limit is meant, drop the entry; if one is, use a shorter window");
             None
         }
@@ -118,18 +120,18 @@ fn numbers(fields: Fields<'_>, findings: &mut Findings) -> Option<Limit> {
 fn expressions<T>(
     fields: Fields<'_>,
     name: &'static str,
-    findings: &mut Findings,
     read: impl Fn(&str) -> Result<(T, bool), String>,
 ) -> Option<Vec<(String, T)>> {
+    let findings = fields.findings;
     let mut all = BTreeMap::new();
     let mut complete = true;
-    for node in fields.list(name, findings) {
-        let Some((source, at)) = text(node, "an expression", findings) else { continue };
+    for node in fields.list(name) {
+        let Some((source, at)) = node.text("an expression", findings) else { continue };
         match read(source) {
             Ok((expression, old)) => {
                 if old {
                     let message = format!("`{}` is written as limitador 1 had it", source.escape_debug());
-                    let finding = findings.warn(at, message);
+                    let mut finding = findings.warn(at, message);
                     finding.help("it is looked for in every descriptor; write `descriptors[0]['key']` to name one");
                 }
                 all.insert(source.to_owned(), expression);

@@ -7,7 +7,7 @@ use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_saphyr::options::NonFiniteFloatPolicy;
 use serde_saphyr::{Error, Location, Spanned};
 
-use crate::finding::{Findings, Place};
+use crate::finding::{Place, Report};
 
 pub(crate) const MAX_BYTES: u64 = 1 << 20;
 /// How many nodes aliases may add: a bomb is refused, a few shared blocks are not.
@@ -40,6 +40,24 @@ impl Node {
         }
     }
 
+    pub fn text(&self, what: &str, findings: &Report) -> Option<(&str, &Place)> {
+        let found = self.scalar();
+        if found.is_none() {
+            findings.error(&self.at, format!("{what} must be a text, not {}", self.what()));
+        }
+        Some((found?, &self.at))
+    }
+
+    pub fn list(&self, what: &str, findings: &Report) -> &[Node] {
+        match &self.kind {
+            Kind::List(items) => items,
+            _ => {
+                findings.error(&self.at, format!("{what} must be a list, not {}", self.what()));
+                &[]
+            }
+        }
+    }
+
     pub fn is_null(&self) -> bool {
         matches!(self.kind, Kind::Null)
     }
@@ -57,7 +75,7 @@ impl Node {
 }
 
 /// Reads `text`; what is wrong with it is found at its place in `file`.
-pub(crate) fn parse(file: &str, text: &str, findings: &mut Findings) -> Option<Node> {
+pub(crate) fn parse(file: &str, text: &str, findings: &Report) -> Option<Node> {
     if text.len() as u64 > MAX_BYTES {
         findings.error(&Place::start_of(file), "the file is larger than 1 MiB").help("split it");
         return None;
@@ -122,7 +140,7 @@ impl Origin<'_> {
         found.unwrap_or_default().trim_matches(['"', '\'']).to_owned()
     }
 
-    fn refuse(&self, error: &Error, findings: &mut Findings) {
+    fn refuse(&self, error: &Error, findings: &Report) {
         let at = error.location().map_or_else(|| Place::start_of(&self.file), |location| self.place(location));
         match error.without_snippet() {
             Error::DuplicateMappingKey { key, .. } => {

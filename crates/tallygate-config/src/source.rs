@@ -5,7 +5,7 @@ use std::fs::{self, File};
 use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 
-use crate::finding::{Findings, Place};
+use crate::finding::{Findings, Place, Report};
 use crate::node::MAX_BYTES;
 
 /// Reads a file, or every `*.yaml` and `*.yml` of a folder in the order of their names: pairs of name and text.
@@ -13,27 +13,27 @@ use crate::node::MAX_BYTES;
 /// Folders are not searched further down. Names that start with a `.` are passed over and links followed, so that the
 /// folder of a Kubernetes ConfigMap, with its `..data`, is read as what it looks like.
 pub fn read(path: &Path) -> Result<Vec<(String, String)>, Findings> {
-    let mut findings = Findings::default();
-    let files = files_of(path).unwrap_or_else(|error| {
-        unreadable(path, &error, &mut findings);
-        Vec::new()
-    });
-    if files.is_empty() && findings.as_slice().is_empty() {
-        let at = Place::start_of(&path.display().to_string());
-        findings.error(&at, "there is no *.yaml or *.yml file in this folder");
-    }
+    let findings = Report::default();
+    let at = |path: &Path| Place::start_of(&path.display().to_string());
+    let unreadable = |path: &Path, error: io::Error| {
+        findings.error(&at(path), format!("cannot be read: {error}"));
+    };
     let mut texts = Vec::new();
-    for file in files {
-        match text_of(&file) {
-            Ok(text) => texts.push((file.display().to_string(), text)),
-            Err(error) => unreadable(&file, &error, &mut findings),
+    match files_of(path) {
+        Err(error) => unreadable(path, error),
+        Ok(files) if files.is_empty() => {
+            findings.error(&at(path), "there is no *.yaml or *.yml file in this folder");
+        }
+        Ok(files) => {
+            for file in files {
+                match text_of(&file) {
+                    Ok(text) => texts.push((file.display().to_string(), text)),
+                    Err(error) => unreadable(&file, error),
+                }
+            }
         }
     }
     findings.settle().map(|_| texts)
-}
-
-fn unreadable(path: &Path, error: &io::Error, findings: &mut Findings) {
-    findings.error(&Place::start_of(&path.display().to_string()), format!("cannot be read: {error}"));
 }
 
 fn files_of(path: &Path) -> io::Result<Vec<PathBuf>> {

@@ -110,31 +110,30 @@ impl LimitadorRule {
     }
 }
 
+impl LimitadorRules {
+    /// For each rule its place, the descriptor that is charged, and whom it counts or why it does not hold. Without a
+    /// descriptor there is nothing to charge.
+    fn judged(&self, descriptors: &[&Descriptor]) -> impl Iterator<Item = (usize, usize, Result<Subject, String>)> {
+        let (count, call) = (descriptors.len(), Call::new(descriptors));
+        let rules = self.rules.iter().enumerate().filter(move |_| count > 0);
+        rules.map(move |(policy, rule)| (policy, rule.charged(count), rule.subject(&call)))
+    }
+}
+
 impl Matcher for LimitadorRules {
     fn find(&self, descriptors: &[&Descriptor]) -> Vec<Match> {
-        if descriptors.is_empty() {
-            return Vec::new();
-        }
-        let call = Call::new(descriptors);
-        let found = self.rules.iter().enumerate().filter_map(|(policy, rule)| {
-            let subject = rule.subject(&call).ok()?;
-            Some(Match { policy, descriptor: rule.charged(descriptors.len()), subject, limit: None })
+        let found = self.judged(descriptors).filter_map(|(policy, descriptor, subject)| {
+            Some(Match { policy, descriptor, subject: subject.ok()?, limit: None })
         });
         found.collect()
     }
 
     fn explain(&self, descriptors: &[&Descriptor]) -> Vec<Reason> {
-        if descriptors.is_empty() {
-            return Vec::new();
-        }
-        let call = Call::new(descriptors);
-        let reasons = self.rules.iter().enumerate().map(|(policy, rule)| {
-            let subject = rule.subject(&call);
+        let reasons = self.judged(descriptors).map(|(policy, descriptor, subject)| {
             let matched = subject.is_ok();
             let told =
                 |subject: Subject| format!("every condition holds; it counts {}", subject.as_str().escape_debug());
-            let because = subject.map_or_else(|why| why, told);
-            Reason { policy, descriptor: rule.charged(descriptors.len()), matched, because }
+            Reason { policy, descriptor, matched, because: subject.map_or_else(|why| why, told) }
         });
         reasons.collect()
     }

@@ -29,14 +29,15 @@ impl Entry {
     pub fn read(text: &str) -> Option<Self> {
         let text = text.trim();
         let Some(rest) = text.strip_prefix("descriptors[") else {
-            let is_key = is_key(text) && !matches!(text, "true" | "false" | "null" | "descriptors" | "limit");
+            let is_key =
+                is_word(text, &['.', '-']) && !matches!(text, "true" | "false" | "null" | "descriptors" | "limit");
             let is_ours = text.starts_with("limit.") || text.starts_with("descriptors.");
             return (is_key && !is_ours).then(|| Self::Anywhere(text.to_owned()));
         };
         let (place, rest) = rest.split_once(']')?;
         let place = place.trim().parse().ok()?;
         let key = match rest.strip_prefix('.') {
-            Some(word) => is_word(word).then_some(word)?,
+            Some(word) => is_word(word, &[]).then_some(word)?,
             None => quoted(rest.strip_prefix('[')?.strip_suffix(']')?.trim())?,
         };
         Some(Self::At(place, key.to_owned()))
@@ -110,15 +111,10 @@ fn quoted(text: &str) -> Option<&str> {
     (!inner.contains([quote, '\\', '\n'])).then_some(inner)
 }
 
-fn is_word(text: &str) -> bool {
+/// A word, or several with these characters between them.
+fn is_word(text: &str, between: &[char]) -> bool {
     let starts = |c: char| c.is_ascii_alphabetic() || c == '_';
-    text.starts_with(starts) && text.chars().all(|c| starts(c) || c.is_ascii_digit())
-}
-
-/// A word, or words joined by `.` and `-`.
-fn is_key(text: &str) -> bool {
-    let starts = |c: char| c.is_ascii_alphabetic() || c == '_';
-    text.starts_with(starts) && text.chars().all(|c| starts(c) || c.is_ascii_digit() || matches!(c, '.' | '-'))
+    text.starts_with(starts) && text.chars().all(|c| starts(c) || c.is_ascii_digit() || between.contains(&c))
 }
 
 /// A value without quotes.

@@ -35,32 +35,21 @@ pub(crate) fn parse(text: &str) -> anyhow::Result<Duration> {
 /// At most two units, rounded up.
 pub(crate) fn render(span: Duration) -> String {
     let millis = millis_up(span);
-    // Rounded before the units are chosen: 59min 59.5s is 1h, not 60min.
-    let millis = match millis {
-        0..MINUTE => millis,
-        MINUTE..HOUR => millis.next_multiple_of(SECOND),
-        HOUR..DAY => millis.next_multiple_of(MINUTE),
-        _ => millis.div_ceil(HOUR).saturating_mul(HOUR),
-    };
     match millis {
-        0..SECOND => format!("{millis}ms"),
-        SECOND..MINUTE => {
-            let thousandths = format!("{:03}", millis % SECOND);
-            match thousandths.trim_end_matches('0') {
-                "" => format!("{}s", millis / SECOND),
-                fraction => format!("{}.{fraction}s", millis / SECOND),
-            }
-        }
-        MINUTE..HOUR => two_units((millis / MINUTE, "min"), (millis % MINUTE / SECOND, "s")),
-        HOUR..DAY => two_units((millis / HOUR, "h"), (millis % HOUR / MINUTE, "min")),
-        _ => two_units((millis / DAY, "d"), (millis % DAY / HOUR, "h")),
+        0 => return "0ms".to_owned(),
+        1..MINUTE => return format!("{:?}", Duration::from_millis(millis)),
+        _ => {}
     }
-}
-
-fn two_units((large, large_unit): (u64, &str), (small, small_unit): (u64, &str)) -> String {
-    match small {
-        0 => format!("{large}{large_unit}"),
-        _ => format!("{large}{large_unit} {small}{small_unit}"),
+    // Rounded before the units are chosen: 59min 59.5s is 1h, not 60min.
+    let ((large, large_unit), (small, small_unit)) = match millis {
+        _ if millis.div_ceil(SECOND) < HOUR / SECOND => ((MINUTE, "min"), (SECOND, "s")),
+        _ if millis.div_ceil(MINUTE) < DAY / MINUTE => ((HOUR, "h"), (MINUTE, "min")),
+        _ => ((DAY, "d"), (HOUR, "h")),
+    };
+    let (count, per_large) = (millis.div_ceil(small), large / small);
+    match count % per_large {
+        0 => format!("{}{large_unit}", count / per_large),
+        rest => format!("{}{large_unit} {rest}{small_unit}", count / per_large),
     }
 }
 

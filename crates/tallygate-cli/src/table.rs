@@ -96,15 +96,10 @@ impl Table {
 
 /// `1234567` as `1,234,567`.
 pub(crate) fn thousands(number: u64) -> String {
-    let digits = number.to_string();
-    let mut written = String::new();
-    for (place, digit) in digits.chars().enumerate() {
-        if place > 0 && (digits.len() - place).is_multiple_of(3) {
-            written.push(',');
-        }
-        written.push(digit);
+    match number {
+        0..1000 => number.to_string(),
+        _ => format!("{},{:03}", thousands(number / 1000), number % 1000),
     }
-    written
 }
 
 /// `1 key`, `1,234 keys`.
@@ -115,17 +110,13 @@ pub(crate) fn count(number: u64, noun: &str) -> String {
 /// Bytes in the unit that leaves one to three digits before the point.
 #[expect(clippy::cast_precision_loss, reason = "shown with one digit after the point")]
 pub(crate) fn bytes(bytes: u64) -> String {
-    let units = ["KiB", "MiB", "GiB", "TiB"];
-    let mut size = bytes as f64;
-    let mut unit = "B";
-    for larger in units {
-        if size < 1000.0 {
-            break;
+    let (mut size, mut unit) = (bytes as f64 / 1024.0, "KiB");
+    for larger in ["MiB", "GiB", "TiB"] {
+        if size >= 1000.0 {
+            (size, unit) = (size / 1024.0, larger);
         }
-        size /= 1024.0;
-        unit = larger;
     }
-    if unit == "B" { format!("{bytes} B") } else { format!("{size:.1} {unit}") }
+    if bytes < 1000 { format!("{bytes} B") } else { format!("{size:.1} {unit}") }
 }
 
 #[cfg(test)]

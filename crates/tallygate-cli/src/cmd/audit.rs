@@ -168,37 +168,28 @@ fn write_orphans(out: &mut impl Write, args: &Args, report: &AuditReport, color:
 }
 
 fn to_json(prefix: &str, report: &AuditReport) -> Value {
-    let servers: Vec<Value> = report
-        .servers
-        .iter()
-        .map(|server| {
-            json!({
-                "address": server.address,
-                "version": server.version,
-                "keys": server.keys,
-                "used_memory": server.used_memory,
-                "maxmemory": server.maxmemory,
-                "maxmemory_policy": server.maxmemory_policy,
-                "evicted_keys": server.evicted_keys,
-                "warning": server.warning(),
-            })
+    let servers = report.servers.iter().map(|server| {
+        json!({
+            "address": server.address,
+            "version": server.version,
+            "keys": server.keys,
+            "used_memory": server.used_memory,
+            "maxmemory": server.maxmemory,
+            "maxmemory_policy": server.maxmemory_policy,
+            "evicted_keys": server.evicted_keys,
+            "warning": server.warning(),
         })
-        .collect();
-    let usage: Vec<Value> = report
-        .usage
-        .iter()
-        .map(|usage| {
-            json!({
-                "policy": usage.policy,
-                "algorithm": usage.kind,
-                "keys": usage.keys,
-                "bytes": usage.bytes,
-                "orphans": usage.orphans,
-            })
+    });
+    let usage = report.usage.iter().map(|usage| {
+        json!({
+            "policy": usage.policy,
+            "algorithm": usage.kind,
+            "keys": usage.keys,
+            "bytes": usage.bytes,
+            "orphans": usage.orphans,
         })
-        .collect();
-    let largest: Vec<Value> =
-        report.largest.iter().map(|large| json!({ "key": large.key, "bytes": large.bytes })).collect();
+    });
+    let largest = report.largest.iter().map(|large| json!({ "key": large.key, "bytes": large.bytes }));
     json!({
         "prefix": prefix,
         "keys": report.keys,
@@ -208,8 +199,8 @@ fn to_json(prefix: &str, report: &AuditReport) -> Value {
         "repaired": report.repaired,
         "lasting_counters": report.lasting_counters,
         "listed": report.listed,
-        "usage": usage,
-        "largest": largest,
-        "servers": servers,
+        "usage": usage.collect::<Value>(),
+        "largest": largest.collect::<Value>(),
+        "servers": servers.collect::<Value>(),
     })
 }

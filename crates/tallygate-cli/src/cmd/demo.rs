@@ -40,8 +40,8 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<Outcome> 
     let trials = limits.iter().map(|limit| Trial::run(limit, &traffic)).collect::<Result<Vec<_>, _>>()?;
     let color = Color::for_stdout();
 
-    let calls = traffic.calls().len();
-    let each = if traffic.cost() == 1 { String::new() } else { format!(", each of {} units", traffic.cost()) };
+    let calls = traffic.calls.len();
+    let each = if traffic.cost == 1 { String::new() } else { format!(", each of {} units", traffic.cost) };
     let title = format!("One limit, {amount} per {}; the same {calls} calls{each}.", duration::render(window));
     writeln!(out, "\n{}\n", color.title(&title))?;
     picture::draw(out, &traffic, &trials, color)?;
@@ -81,11 +81,14 @@ fn explain(out: &mut impl Write, trials: &[Trial], color: Color) -> anyhow::Resu
         writeln!(out, "fixed_window forgets everything at each │: two bursts that meet there both")?;
         writeln!(out, "pass, {units} in {} where {amount} were meant.", duration::render(worst.extent(limit)))?;
     }
-    writeln!(out, "token_bucket saves up while it is quiet, then admits at an even pace.")?;
-    writeln!(out, "The sliding ones look back from every call: sliding_counter by an estimate,")?;
-    writeln!(out, "sliding_window in steps, sliding_log call by call. A refused call costs nothing.")?;
-    writeln!(out)?;
-    writeln!(out, "Which one to choose:  docs/guide/choosing.md")?;
-    writeln!(out, "Try one yourself:     {}", color.title("tallygate check alice --limit 3/min --repeat 5"))?;
+    let try_it = color.title("tallygate check alice --limit 3/min --repeat 5");
+    writeln!(
+        out,
+        "token_bucket saves up while it is quiet, then admits at an even pace.\n\
+         The sliding ones look back from every call: sliding_counter by an estimate,\n\
+         sliding_window in steps, sliding_log call by call. A refused call costs nothing.\n\n\
+         Which one to choose:  docs/guide/choosing.md\n\
+         Try one yourself:     {try_it}"
+    )?;
     Ok(())
 }

@@ -12,7 +12,7 @@ use std::time::Duration;
 use anyhow::Context;
 use tallygate_http::{Dialect, Trust, TrustedProxies};
 use tallygate_redis::AnyStore;
-use tallygate_server::listen::{ListenSettings, Listener, TlsSettings};
+use tallygate_server::listen::{ListenSettings, TlsSettings};
 use tallygate_server::store::StoreSpec;
 use tallygate_server::telemetry::{self, Format, LogSettings};
 #[cfg(feature = "otlp")]
@@ -194,10 +194,4 @@ fn until_told(reload: ReloadTrigger) -> anyhow::Result<impl Future<Output = ()>>
             }
         }
     })
-}
-
-impl Address {
-    fn bind(&self) -> anyhow::Result<Option<Listener>> {
-        Ok(self.socket().map(Listener::bind).transpose()?)
-    }
 }

@@ -10,7 +10,6 @@ use crate::duration;
 
 /// Lower blocks of one to eight eighths.
 const BLOCKS: [&str; 9] = [" ", "▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"];
-const LINES: u64 = 2;
 const EIGHTHS: u64 = 8;
 
 const LABEL: usize = 17;
@@ -19,68 +18,51 @@ const WORST: usize = 10;
 const WIDTH: usize = 80;
 
 pub(crate) fn draw(out: &mut impl Write, traffic: &Traffic, trials: &[Trial], color: Color) -> io::Result<()> {
-    let offered = traffic.per_slot(traffic.calls());
-    let peak = offered.iter().copied().max().unwrap_or(1).max(1);
-
-    let window = Duration::from_micros(traffic.window());
+    let offered = traffic.per_slot(&traffic.calls);
+    let window = Duration::from_micros(traffic.window);
     let key =
         format!("{} admitted  {} refused  {} a window begins", color.good("█"), color.refused("░"), color.faint("│"));
     let rest = WINDOWS * (SLOTS + 1) - 1 - "# admitted  # refused  # a window begins".len();
     let worst = format!("peak/{}", duration::render(window).replace(' ', ""));
     writeln!(out, "{:LABEL$}{key}{:rest$}{:>ADMITTED$}{worst:>WORST$}\n", "", "", "admitted")?;
 
-    for line in (0..LINES).rev() {
-        let bars = row(&offered, &offered, peak, line, color, Color::offered);
-        if line == 0 {
-            writeln!(out, "{:LABEL$}{bars}", "")?;
-            continue;
-        }
-        let total = short(traffic.calls().len() as u64 * traffic.cost());
-        writeln!(out, "{}{bars}{:>ADMITTED$}", name("offered", color), format!("of {total}"))?;
-    }
+    let total = format!("of {}", short(traffic.calls.len() as u64 * traffic.cost));
+    let [top, bottom] = rows(&offered, &offered, color, Color::offered);
+    writeln!(out, "{}{top}{total:>ADMITTED$}", name("offered", color))?;
+    writeln!(out, "{:LABEL$}{bottom}", "")?;
     writeln!(out, "{:LABEL$}{}\n", "", color.faint(&axis(window)))?;
 
     for trial in trials {
-        let admitted = traffic.per_slot(&trial.admitted);
         let (first_label, second_label) = label(trial.limit.algorithm().name());
-        for line in (0..LINES).rev() {
-            let bars = row(&admitted, &offered, peak, line, color, Color::good);
-            if line == 0 {
-                writeln!(out, "{}{bars}", name(second_label, color))?;
-                continue;
-            }
-            let worst = format!("{:>WORST$}", short(trial.worst.units));
-            let worst = if trial.over() { color.over(&worst) } else { worst };
-            writeln!(out, "{}{bars}{:>ADMITTED$}{worst}", name(first_label, color), short(trial.units))?;
-        }
+        let worst = format!("{:>WORST$}", short(trial.worst.units));
+        let worst = if trial.over() { color.over(&worst) } else { worst };
+        let [top, bottom] = rows(&traffic.per_slot(&trial.admitted), &offered, color, Color::good);
+        writeln!(out, "{}{top}{:>ADMITTED$}{worst}", name(first_label, color), short(trial.units))?;
+        writeln!(out, "{}{bottom}", name(second_label, color))?;
         writeln!(out, "{}", verdict_line(traffic, trial, color))?;
     }
     Ok(())
 }
 
-/// One line of bars: what was admitted solid, and what was refused shaded where it would have stood.
-fn row(
-    solid: &[u64],
-    whole: &[u64],
-    peak: u64,
-    line: u64,
-    color: Color,
-    solid_paint: fn(Color, &str) -> String,
-) -> String {
-    let height = |count: u64| (count * LINES * EIGHTHS).div_ceil(peak);
-    let part = |count: u64| height(count).saturating_sub(line * EIGHTHS).min(EIGHTHS);
-    let mut written = String::new();
-    for (slot, (&solid, &whole)) in solid.iter().zip(whole).enumerate() {
-        if slot > 0 && slot.is_multiple_of(SLOTS) {
-            written += &color.faint("│");
+/// Two lines of bars, the upper first: what was admitted solid, and what was refused shaded where it would have stood.
+fn rows(solid: &[u64], whole: &[u64], color: Color, solid_paint: fn(Color, &str) -> String) -> [String; 2] {
+    let peak = whole.iter().copied().max().unwrap_or(1).max(1);
+    let height = |count: u64| (count * 2 * EIGHTHS).div_ceil(peak);
+    [EIGHTHS, 0].map(|below| {
+        let part = |count: u64| height(count).saturating_sub(below).min(EIGHTHS);
+        let mut written = String::new();
+        for (slot, (&solid, &whole)) in solid.iter().zip(whole).enumerate() {
+            if slot > 0 && slot.is_multiple_of(SLOTS) {
+                written += &color.faint("│");
+            }
+            written += &match (part(solid), part(whole)) {
+                (0, 0) => " ".to_owned(),
+                (0, _) => color.refused("░"),
+                (eighths, _) => solid_paint(color, BLOCKS[usize::try_from(eighths).unwrap_or(0)]),
+            };
         }
-        written += &match (part(solid), part(whole)) {
-            (0, 0) => " ".to_owned(),
-            (0, _) => color.refused("░"),
-            (eighths, _) => solid_paint(color, BLOCKS[usize::try_from(eighths).unwrap_or(0)]),
-        };
-    }
-    written
+        written
+    })
 }
 
 fn axis(window: Duration) -> String {

@@ -25,12 +25,12 @@ const PHASES: [Phase; 4] = [
 /// Beyond this limit the calls become heavier instead of more: the picture is the same, and soon drawn.
 const MOST_CALLS_PER_WINDOW: u64 = 1000;
 
-/// When calls arrive, in microseconds from the start of a window, and what each costs.
+/// When calls arrive, and what each costs. Times are microseconds from the start of a window.
 #[derive(Debug)]
 pub(crate) struct Traffic {
-    window: u64,
-    cost: u64,
-    calls: Vec<u64>,
+    pub(crate) window: u64,
+    pub(crate) cost: u64,
+    pub(crate) calls: Vec<u64>,
 }
 
 impl Traffic {
@@ -46,19 +46,6 @@ impl Traffic {
             (0..count).map(move |call| place(call) * window / (2 * count * SLOTS as u64))
         });
         Self { window, cost, calls: calls.collect() }
-    }
-
-    /// The length of a window in microseconds.
-    pub(crate) fn window(&self) -> u64 {
-        self.window
-    }
-
-    pub(crate) fn cost(&self) -> u64 {
-        self.cost
-    }
-
-    pub(crate) fn calls(&self) -> &[u64] {
-        &self.calls
     }
 
     /// The column of the picture an instant falls in.
@@ -84,10 +71,10 @@ mod tests {
     fn calls_come_in_order_and_stay_inside() {
         for (amount, millis) in [(1, 1), (10, 10_000), (1_000_000_000, 365 * 86_400_000), (7, 60_000)] {
             let traffic = Traffic::for_limit(amount, Duration::from_millis(millis));
-            assert!(traffic.calls().is_sorted(), "{amount} per {millis} ms");
-            let end = traffic.window() * WINDOWS as u64;
-            assert!(traffic.calls().iter().all(|&at| at < end), "{amount} per {millis} ms");
-            assert!(traffic.calls().len() <= 9000);
+            assert!(traffic.calls.is_sorted(), "{amount} per {millis} ms");
+            let end = traffic.window * WINDOWS as u64;
+            assert!(traffic.calls.iter().all(|&at| at < end), "{amount} per {millis} ms");
+            assert!(traffic.calls.len() <= 9000);
         }
     }
 }

@@ -29,19 +29,19 @@ pub(crate) struct Worst {
 impl Trial {
     pub(crate) fn run(limit: &Limit, traffic: &Traffic) -> anyhow::Result<Self> {
         // A multiple of the window, so that the windows of the wall clock are those of the traffic.
-        let origin = 10 * traffic.window();
+        let origin = 10 * traffic.window;
         let clock = ManualClock::new(Timestamp::from_micros(origin));
         let limiter = Limiter::new(MemoryStore::builder().capacity(1).clock(clock.clone()).build());
-        let check = Check::new(Key::new("demo", "everyone")?, limit).cost(Cost::new(traffic.cost())?);
+        let check = Check::new(Key::new("demo", "everyone")?, limit).cost(Cost::new(traffic.cost)?);
         let mut admitted = Vec::new();
-        for &at in traffic.calls() {
+        for &at in &traffic.calls {
             clock.set(Timestamp::from_micros(origin + at));
             if limiter.check_now(check)?.allowed() {
                 admitted.push(at);
             }
         }
-        let units = admitted.len() as u64 * traffic.cost();
-        let worst = Worst::of(&admitted, traffic.cost(), traffic.window());
+        let units = admitted.len() as u64 * traffic.cost;
+        let worst = Worst::of(&admitted, traffic.cost, traffic.window);
         Ok(Self { limit: limit.clone(), admitted, units, worst })
     }
 

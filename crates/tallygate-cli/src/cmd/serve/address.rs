@@ -3,13 +3,15 @@
 use std::net::{Ipv4Addr, SocketAddr};
 use std::str::FromStr;
 
+use tallygate_server::listen::Listener;
+
 /// An address and port, or nowhere.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Address(Option<SocketAddr>);
 
 impl Address {
-    pub(crate) fn socket(self) -> Option<SocketAddr> {
-        self.0
+    pub(crate) fn bind(self) -> anyhow::Result<Option<Listener>> {
+        Ok(self.0.map(Listener::bind).transpose()?)
     }
 }
 
@@ -36,7 +38,7 @@ mod tests {
 
     #[test]
     fn the_written_forms_mean_what_they_say() {
-        let read = |text: &str| text.parse::<Address>().map(Address::socket);
+        let read = |text: &str| text.parse::<Address>().map(|address| address.0);
         let at = |text: &str| Ok(Some(text.parse::<SocketAddr>().unwrap()));
         assert_eq!(read("off"), Ok(None));
         assert_eq!(read("8080"), at("127.0.0.1:8080"));

@@ -167,17 +167,13 @@ impl Report<'_> {
                 "holds": finding.holds() && finding.decisions > 0,
             })
         };
-        let servers: Vec<Value> = self
-            .servers
-            .iter()
-            .map(|server| json!({ "address": server.address, "version": server.version, "warning": server.warning() }))
-            .collect();
+        let server = |server: &ServerReport| json!({ "address": server.address, "version": server.version, "warning": server.warning() });
         json!({
             "holds": self.findings.iter().all(|finding| finding.holds() && finding.decisions > 0),
             "clients": self.args.clients,
             "processes": self.args.processes,
-            "servers": servers,
-            "scenes": self.scenarios.iter().zip(self.findings).map(scenario).collect::<Vec<_>>(),
+            "servers": self.servers.iter().map(server).collect::<Value>(),
+            "scenes": self.scenarios.iter().zip(self.findings).map(scenario).collect::<Value>(),
         })
     }
 }

@@ -83,27 +83,22 @@ impl ForwardedHeader {
 /// ```
 pub fn client_address(peer: IpAddr, headers: &HeaderMap, trust: &Trust) -> IpAddr {
     let peer = peer.to_canonical();
-    match &trust.proxies.0 {
-        Trusted::Nobody => peer,
-        Trusted::Networks(networks) if !contain(networks, peer) => peer,
-        Trusted::Networks(networks) => match &trust.header {
-            ForwardedHeader::Single(name) => single(headers, name).unwrap_or(peer),
-            list => walk(peer, networks, entries(headers, list)),
-        },
-        Trusted::Hops(count) => match &trust.header {
-            ForwardedHeader::Single(name) => single(headers, name).unwrap_or(peer),
-            list => entries(headers, list).nth(count.get() - 1).flatten().unwrap_or(peer),
-        },
+    if !trust.proxies.trusts(peer) {
+        return peer;
+    }
+    match (&trust.header, &trust.proxies.0) {
+        (ForwardedHeader::Single(name), _) => single(headers, name).unwrap_or(peer),
+        (list, Trusted::Networks(networks)) => walk(peer, networks, entries(headers, list)),
+        (list, Trusted::Hops(count)) => entries(headers, list).nth(count.get() - 1).flatten().unwrap_or(peer),
+        (_, Trusted::Nobody) => peer,
     }
 }
 
 fn walk(peer: IpAddr, networks: &[IpNet], entries: impl Iterator<Item = Option<IpAddr>>) -> IpAddr {
     let mut hop = peer;
     for entry in entries {
-        match entry {
-            Some(address) => hop = address,
-            None => return hop,
-        }
+        let Some(address) = entry else { return hop };
+        hop = address;
         if !contain(networks, hop) {
             return hop;
         }

@@ -12,7 +12,7 @@ pub const NO_POLICY: &str = "no_policy";
 
 /// What one policy said. A part without a limit has no numbers, and one where waiting does not help has no `retry_after_ms`: they are
 /// null.
-#[derive(Debug, Clone, Copy, Serialize)]
+#[derive(Debug, Clone, Copy, Default, Serialize)]
 pub struct Part<'a> {
     allowed: bool,
     source: &'static str,
@@ -46,18 +46,7 @@ impl<'a> Part<'a> {
     /// What a call gets if no policy had a say in it.
     fn none(allowed: bool) -> Self {
         // Zero would tell a denied caller to come again at once.
-        let retry_after_ms = allowed.then_some(0);
-        let (source, reset_after_ms) = (NO_POLICY, 0);
-        Self {
-            allowed,
-            source,
-            policy: None,
-            limit: None,
-            remaining: None,
-            retry_after_ms,
-            reset_after_ms,
-            shadow: false,
-        }
+        Self { allowed, source: NO_POLICY, retry_after_ms: allowed.then_some(0), ..Self::default() }
     }
 }
 

@@ -105,48 +105,35 @@ impl Headers<'_> {
 
     fn each(&self, constant: Option<&Constant>, mut write: impl FnMut(HeaderName, HeaderValue)) {
         let binding = self.binding.and_then(|index| self.lines.get(index));
-        match self.dialect {
-            Dialect::Draft10 => {
-                self.policies(constant, &mut write);
-                if let Some(line) = binding {
-                    let wait = self.wait(line).map(seconds_up);
-                    let parameters = [(";r=", Some(line.status.remaining())), (";t=", wait)];
-                    write(
-                        RATE_LIMIT,
-                        value(match constant {
-                            Some(constant) => item(&constant.quoted, parameters),
-                            None => item(&quoted(line.policy), parameters),
-                        }),
-                    );
+        if self.dialect == Dialect::Draft10 {
+            self.policies(constant, &mut write);
+        }
+        if let Some(line) = binding {
+            let (limit, left) = (line.limit.capacity(), line.status.remaining());
+            match self.dialect {
+                Dialect::Draft10 => {
+                    let parameters = [(";r=", Some(left)), (";t=", self.wait(line).map(seconds_up))];
+                    let text = match constant {
+                        Some(constant) => item(&constant.quoted, parameters),
+                        None => item(&quoted(line.policy), parameters),
+                    };
+                    write(RATE_LIMIT, value(text));
                 }
-            }
-            Dialect::Draft7 => {
-                if let Some(line) = binding {
-                    let (limit, left) = (line.limit.capacity(), line.status.remaining());
+                Dialect::Draft7 => {
                     let text = format!("limit={limit}, remaining={left}, reset={}", seconds_up(self.reset(line)));
                     write(RATE_LIMIT, value(text));
                 }
-                self.policies(constant, &mut write);
-            }
-            Dialect::Draft6 => {
-                if let Some(line) = binding {
-                    triple([LIMIT, REMAINING, RESET], line, None, seconds_up(self.reset(line)), &mut write);
+                Dialect::Draft6 => triple([LIMIT, REMAINING, RESET], line, None, self.reset(line), &mut write),
+                // Added before rounding: two halves of a second rounded apart would end before the wait does.
+                Dialect::XEpoch => {
+                    triple(X_NAMES, line, constant, self.unix_now.saturating_add(self.reset(line)), &mut write);
                 }
-                self.policies(constant, &mut write);
+                Dialect::XDelta => triple(X_NAMES, line, constant, self.reset(line), &mut write),
+                Dialect::Off => {}
             }
-            Dialect::XEpoch => {
-                if let Some(line) = binding {
-                    // Added before rounding: two halves of a second rounded apart would end before the wait does.
-                    let at = self.unix_now.saturating_add(self.reset(line));
-                    triple(X_NAMES, line, constant, seconds_up(at), &mut write);
-                }
-            }
-            Dialect::XDelta => {
-                if let Some(line) = binding {
-                    triple(X_NAMES, line, constant, seconds_up(self.reset(line)), &mut write);
-                }
-            }
-            Dialect::Off => {}
+        }
+        if matches!(self.dialect, Dialect::Draft7 | Dialect::Draft6) {
+            self.policies(constant, &mut write);
         }
         if !self.allowed
             && let Some(wait) = binding.and_then(|line| self.wait(line))
@@ -230,12 +217,12 @@ fn triple(
     [limit, remaining, reset]: [HeaderName; 3],
     line: &Line<'_>,
     constant: Option<&Constant>,
-    wait: u64,
+    wait: Duration,
     mut write: impl FnMut(HeaderName, HeaderValue),
 ) {
     write(limit, constant.map_or_else(|| number(line.limit.capacity()), |constant| constant.value.clone()));
     write(remaining, number(line.status.remaining()));
-    write(reset, number(wait));
+    write(reset, number(seconds_up(wait)));
 }
 
 /// What the headers of a single line say whatever is left.

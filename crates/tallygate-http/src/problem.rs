@@ -48,7 +48,7 @@ impl Problem {
                     format!("The quota of {} does not allow this request, however long it waits.", listed(violated))
                 }
             },
-            violated: Some(owned(violated)),
+            violated: Some(violated.iter().map(ToString::to_string).collect()),
         }
     }
 
@@ -63,7 +63,7 @@ impl Problem {
             title: "Request cannot be satisfied due to temporary server capacity constraints",
             status: StatusCode::SERVICE_UNAVAILABLE,
             detail: detail + ".",
-            violated: Some(owned(violated)),
+            violated: Some(violated.iter().map(ToString::to_string).collect()),
         }
     }
 
@@ -117,10 +117,6 @@ fn status_number<S: Serializer>(status: &StatusCode, serializer: S) -> Result<S:
 /// The number that `Retry-After` names.
 fn retry_in(wait: Duration) -> String {
     format!("retry in {} s", seconds_up(wait).max(1))
-}
-
-fn owned(names: &[&str]) -> Vec<String> {
-    names.iter().map(|&name| name.to_owned()).collect()
 }
 
 fn listed(names: &[&str]) -> String {

@@ -9,7 +9,13 @@ pub(crate) static RECIPES: [Recipe; 16] = [
         name: "INCR, then EXPIRE as a second command",
         flaw: "a client dies between the two: the counter never expires and locks everybody out",
         limits: &["5/300ms fixed_window_from_first_call"],
-        code: Code::Commands { first: incr, then: expire_if_first },
+        code: Code::Commands {
+            first: |call| vec![format!("INCR {}", call.key)],
+            then: |call, count| match count {
+                1 => vec![format!("PEXPIRE {} {}", call.key, call.window_ms)],
+                _ => Vec::new(),
+            },
+        },
         drive: &[Dies, Wait(400), Calls(5), Wait(400), Calls(5)],
     },
     Recipe {
@@ -17,7 +23,13 @@ pub(crate) static RECIPES: [Recipe; 16] = [
         name: "INCR, and DECR to undo a refusal",
         flaw: "slow clients undo after the window is over: a negative counter without an end",
         limits: &["5/300ms fixed_window_from_first_call"],
-        code: Code::Commands { first: create_and_incr, then: undo },
+        code: Code::Commands {
+            first: create_and_incr,
+            then: |call, count| match call.amounts[0] {
+                amount if count > amount => vec![format!("DECR {}", call.key)],
+                _ => Vec::new(),
+            },
+        },
         drive: &[Calls(5), Stall(100), Wait(400), Resume, Calls(120)],
     },
     Recipe {
@@ -140,7 +152,10 @@ pub(crate) static RECIPES: [Recipe; 16] = [
         name: "windows by the clock of the client",
         flaw: "clocks that are apart count in windows of their own",
         limits: &["5/min fixed_window"],
-        code: Code::Commands { first: incr_window, then: expire_window },
+        code: Code::Commands {
+            first: |call| vec![format!("INCR {}", window_key(call))],
+            then: |call, _| vec![format!("PEXPIRE {} {}", window_key(call), call.window_ms)],
+        },
         drive: &[Calls(10), WindowsAhead(1), Calls(10), WindowsAhead(2), Calls(10), WindowsAhead(3), Calls(10)],
     },
     Recipe {
@@ -148,7 +163,7 @@ pub(crate) static RECIPES: [Recipe; 16] = [
         name: "INCRBY first, compare afterwards",
         flaw: "a large call is refused and counted: small ones that have room are refused too",
         limits: &["100/min fixed_window_from_first_call"],
-        code: Code::Commands { first: create_and_incr, then: compare },
+        code: Code::Commands { first: create_and_incr, then: nothing },
         drive: &[Costs(2, 60), Calls(40)],
     },
     Recipe {
@@ -156,7 +171,7 @@ pub(crate) static RECIPES: [Recipe; 16] = [
         name: "INCRBY with a cost the caller may choose",
         flaw: "a negative cost buys as many calls as one likes",
         limits: &["5/min fixed_window_from_first_call"],
-        code: Code::Commands { first: create_and_incr, then: compare },
+        code: Code::Commands { first: create_and_incr, then: nothing },
         drive: &[Calls(10), Costs(1, -1000), Calls(500)],
     },
     Recipe {
@@ -164,7 +179,13 @@ pub(crate) static RECIPES: [Recipe; 16] = [
         name: "TTL is the rest of the client's window",
         flaw: "a clock near the end of the window lets the counter expire while others still use it",
         limits: &["5/min fixed_window"],
-        code: Code::Commands { first: incr_window_for_the_rest, then: compare },
+        code: Code::Commands {
+            first: |call| {
+                let (key, rest) = (window_key(call), call.window_ms - call.client_us / 1000 % call.window_ms);
+                vec![format!("SET {key} 0 PX {rest} NX"), format!("INCR {key}")]
+            },
+            then: nothing,
+        },
         drive: &[Rest(20), Calls(10), Wait(30), Calls(10), Wait(30), Calls(10)],
     },
     Recipe {
@@ -172,7 +193,7 @@ pub(crate) static RECIPES: [Recipe; 16] = [
         name: "several limits, one after the other",
         flaw: "what the second limit refuses is charged to the first all the same",
         limits: &["2/min fixed_window_from_first_call", "10/min fixed_window_from_first_call"],
-        code: Code::Commands { first: incr_each, then: compare_each },
+        code: Code::Commands { first: incr_each, then: nothing },
         drive: &[Calls(10), LastOnly(8)],
     },
     Recipe {
@@ -220,17 +241,8 @@ pub(crate) static RECIPES: [Recipe; 16] = [
     },
 ];
 
-fn within(call: &Call, replies: &[i64]) -> bool {
-    replies.last().zip(call.amounts.last()).is_some_and(|(count, amount)| count <= amount)
-}
-
-fn incr(call: &Call) -> Vec<String> {
-    vec![format!("INCR {}", call.key)]
-}
-
-fn expire_if_first(call: &Call, replies: &[i64]) -> (bool, Vec<String>) {
-    let expire = (replies.last() == Some(&1)).then(|| format!("PEXPIRE {} {}", call.key, call.window_ms));
-    (within(call, replies), expire.into_iter().collect())
+fn nothing(_: &Call, _: i64) -> Vec<String> {
+    Vec::new()
 }
 
 /// With the end set in the same command that creates the counter: the flaw is elsewhere.
@@ -239,31 +251,8 @@ fn create_and_incr(call: &Call) -> Vec<String> {
     vec![format!("SET {key} 0 PX {window_ms} NX"), format!("INCRBY {key} {cost}")]
 }
 
-fn undo(call: &Call, replies: &[i64]) -> (bool, Vec<String>) {
-    let allowed = within(call, replies);
-    (allowed, if allowed { Vec::new() } else { vec![format!("DECR {}", call.key)] })
-}
-
-fn compare(call: &Call, replies: &[i64]) -> (bool, Vec<String>) {
-    (within(call, replies), Vec::new())
-}
-
 fn window_key(call: &Call) -> String {
     format!("{}/{}", call.key, call.client_us / 1000 / call.window_ms)
-}
-
-fn incr_window(call: &Call) -> Vec<String> {
-    vec![format!("INCR {}", window_key(call))]
-}
-
-fn expire_window(call: &Call, replies: &[i64]) -> (bool, Vec<String>) {
-    (within(call, replies), vec![format!("PEXPIRE {} {}", window_key(call), call.window_ms)])
-}
-
-fn incr_window_for_the_rest(call: &Call) -> Vec<String> {
-    let key = window_key(call);
-    let rest = call.window_ms - call.client_us / 1000 % call.window_ms;
-    vec![format!("SET {key} 0 PX {rest} NX"), format!("INCR {key}")]
 }
 
 /// The wider limit first, as they are mostly written: by the day, then by the second.
@@ -274,8 +263,4 @@ fn incr_each(call: &Call) -> Vec<String> {
         [format!("SET {key} 0 PX {} NX", call.window_ms), format!("INCR {key}")]
     };
     (0..call.amounts.len()).rev().take(asked).flat_map(commands).collect()
-}
-
-fn compare_each(call: &Call, replies: &[i64]) -> (bool, Vec<String>) {
-    (replies.iter().zip(call.amounts.iter().rev()).all(|(count, amount)| count <= amount), Vec::new())
 }

@@ -66,24 +66,24 @@ impl Driver<'_> {
     async fn step(&mut self, step: Step) -> anyhow::Result<()> {
         let window_us = self.call.window_ms * 1000;
         match step {
-            Step::Calls(count) => self.calls(count, 1).await?,
-            Step::Costs(count, cost) => self.calls(count, cost).await?,
+            Step::Calls(count) => self.calls(count, 1, false).await?,
+            Step::Costs(count, cost) => self.calls(count, cost, false).await?,
             Step::LastOnly(count) => {
                 self.call.last_only = true;
-                self.calls(count, 1).await?;
+                self.calls(count, 1, false).await?;
             }
             Step::Paced(count, millis) => {
                 for _ in 0..count {
-                    self.calls(1, 1).await?;
+                    self.calls(1, 1, false).await?;
                     sleep(Duration::from_millis(millis)).await;
                 }
             }
             Step::Wait(millis) => sleep(Duration::from_millis(millis)).await,
             Step::Dies => {
-                self.half_calls(1).await?;
+                self.calls(1, 1, true).await?;
                 self.stalled.clear();
             }
-            Step::Stall(count) => self.half_calls(count).await?,
+            Step::Stall(count) => self.calls(count, 1, true).await?,
             Step::Resume => {
                 self.server.run(&std::mem::take(&mut self.stalled)).await?;
             }
@@ -100,7 +100,8 @@ impl Driver<'_> {
         Call { cost, ..self.call.clone() }
     }
 
-    async fn calls(&mut self, count: usize, cost: i64) -> anyhow::Result<()> {
+    /// Clients that stall get no further than their first commands. Ours, and a script, have only one.
+    async fn calls(&mut self, count: usize, cost: i64, stall: bool) -> anyhow::Result<()> {
         match &self.target {
             Target::Recipe(Code::Script(script)) => {
                 let script = *script;
@@ -113,12 +114,16 @@ impl Driver<'_> {
                 let (first, then) = (*first, *then);
                 for _ in 0..count {
                     let call = self.next(cost);
-                    let (at, replies) = self.server.run(&first(&call)).await?;
-                    let (allowed, rest) = then(&call, &replies);
-                    if !rest.is_empty() {
+                    let (at, counts) = self.server.run(&first(&call)).await?;
+                    let last = *counts.last().context("the commands of a recipe count")?;
+                    let allowed = counts.iter().zip(call.amounts.iter().rev()).all(|(count, amount)| count <= amount);
+                    self.record(at, cost, allowed);
+                    let rest = then(&call, last);
+                    if stall {
+                        self.stalled.extend(rest);
+                    } else if !rest.is_empty() {
                         self.server.run(&rest).await?;
                     }
-                    self.record(at, cost, allowed);
                 }
             }
             Target::Ours(limits) => {
@@ -128,19 +133,6 @@ impl Driver<'_> {
                 let records = call_ours(&self.server.ours, asked, cost, count).await?;
                 records.into_iter().for_each(|record| self.keep(record));
             }
-        }
-        Ok(())
-    }
-
-    /// Clients that get no further than their first commands. Ours has only one.
-    async fn half_calls(&mut self, count: usize) -> anyhow::Result<()> {
-        let Target::Recipe(Code::Commands { first, then }) = self.target else { return self.calls(count, 1).await };
-        for _ in 0..count {
-            let call = self.next(1);
-            let (at, replies) = self.server.run(&first(&call)).await?;
-            let (allowed, rest) = then(&call, &replies);
-            self.record(at, 1, allowed);
-            self.stalled.extend(rest);
         }
         Ok(())
     }

@@ -23,8 +23,9 @@ impl Recipe {
 pub(crate) enum Code {
     /// A script that sets `allowed`. It has the locals of `PRELUDE` in `server.rs`.
     Script(&'static str),
-    /// Commands, their words separated by spaces; then what their numbers make of the call, and which commands follow.
-    Commands { first: fn(&Call) -> Vec<String>, then: fn(&Call, &[i64]) -> (bool, Vec<String>) },
+    /// Commands, their words separated by spaces; and those that follow on the last number that they answer. The call is
+    /// allowed if no number is above its amount, the last amount first.
+    Commands { first: fn(&Call) -> Vec<String>, then: fn(&Call, i64) -> Vec<String> },
 }
 
 /// One call, as the client of a recipe sees it.

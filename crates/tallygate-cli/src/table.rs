@@ -73,7 +73,7 @@ impl Table {
         self.notes.push((self.rows.len(), text.to_owned()));
     }
 
-    /// With a heading above each column; the first row tells on which side it stands.
+    /// With a heading above each column, and an empty line at the end; the first row tells on which side headings stand.
     pub(crate) fn write(&self, out: &mut impl Write, headings: &[&str], color: Color) -> io::Result<()> {
         let Some(first) = self.rows.first() else { return Ok(()) };
         let headings = headings.iter().zip(first).map(|(text, cell)| Cell::heading(text, cell.right)).collect();
@@ -90,7 +90,7 @@ impl Table {
                 writeln!(out, "{}", color.faint(note))?;
             }
         }
-        Ok(())
+        writeln!(out)
     }
 }
 

@@ -1,6 +1,6 @@
 //! `tallygate audit`: what a store holds, and whether every key of it expires.
 
-use std::io::Write;
+use std::io::{self, Write};
 
 use anyhow::{Context, bail, ensure};
 use serde_json::{Value, json};
@@ -65,7 +65,7 @@ pub(crate) async fn run(args: Args, out: &mut impl Write) -> anyhow::Result<Outc
     Ok(if report.orphans > report.repaired { Outcome::Denied } else { Outcome::Allowed })
 }
 
-fn write_text(out: &mut impl Write, args: &Args, report: &AuditReport) -> anyhow::Result<()> {
+fn write_text(out: &mut impl Write, args: &Args, report: &AuditReport) -> io::Result<()> {
     let color = Color::for_stdout();
     let seen =
         format!("{} under {}:*, {}", table::count(report.keys, "key"), args.store.prefix, table::bytes(report.bytes));
@@ -84,7 +84,7 @@ fn write_text(out: &mut impl Write, args: &Args, report: &AuditReport) -> anyhow
     write_orphans(out, args, report, color)
 }
 
-fn write_servers(out: &mut impl Write, servers: &[ServerReport], color: Color) -> anyhow::Result<()> {
+fn write_servers(out: &mut impl Write, servers: &[ServerReport], color: Color) -> io::Result<()> {
     let mut rows = Table::default();
     for server in servers {
         let memory = match server.maxmemory {
@@ -100,11 +100,10 @@ fn write_servers(out: &mut impl Write, servers: &[ServerReport], color: Color) -
             Cell::fault(server.evicted_keys),
         ]);
     }
-    rows.write(out, &["server", "version", "keys", "memory used", "maxmemory-policy", "evicted"], color)?;
-    Ok(writeln!(out)?)
+    rows.write(out, &["server", "version", "keys", "memory used", "maxmemory-policy", "evicted"], color)
 }
 
-fn write_usage(out: &mut impl Write, report: &AuditReport, color: Color) -> anyhow::Result<()> {
+fn write_usage(out: &mut impl Write, report: &AuditReport, color: Color) -> io::Result<()> {
     if report.keys == 0 {
         return Ok(());
     }
@@ -121,28 +120,26 @@ fn write_usage(out: &mut impl Write, report: &AuditReport, color: Color) -> anyh
             Cell::fault(usage.orphans),
         ]);
     }
-    rows.write(out, &["policy", "algorithm", "keys", "memory", "each", "no end"], color)?;
     let more = report.usage.len().saturating_sub(ROWS);
     if more > 0 {
-        writeln!(out, "{}", color.faint(&format!("and {more} more, all of them with --json")))?;
+        rows.note(&format!("and {more} more, all of them with --json"));
     }
-    writeln!(out)?;
+    rows.write(out, &["policy", "algorithm", "keys", "memory", "each", "no end"], color)?;
     let mut rows = Table::default();
     for large in report.largest.iter().take(ROWS / 2) {
         rows.row(vec![Cell::figure(table::bytes(large.bytes)), Cell::word(sanitize::text(&large.key))]);
     }
-    rows.write(out, &["largest", "key"], color)?;
-    Ok(writeln!(out)?)
+    rows.write(out, &["largest", "key"], color)
 }
 
-fn write_orphans(out: &mut impl Write, args: &Args, report: &AuditReport, color: Color) -> anyhow::Result<()> {
+fn write_orphans(out: &mut impl Write, args: &Args, report: &AuditReport, color: Color) -> io::Result<()> {
     if report.orphans == 0 {
         let verdict = match (report.keys, report.lasting_counters) {
             (0, _) => "there are no such keys: is this the right --prefix?",
             (_, 0) => "every key expires",
             _ => "every other key expires",
         };
-        return Ok(writeln!(out, "{}", color.good(verdict))?);
+        return writeln!(out, "{}", color.good(verdict));
     }
     let would = format!("{} would never expire:", table::count(report.orphans, "key"));
     writeln!(out, "{}", color.bad(&would))?;

@@ -141,14 +141,8 @@ fn settings(args: &Args, reload: &ReloadTrigger) -> anyhow::Result<Settings> {
     let written = args.config.as_deref().map(policies::load).transpose()?.and_then(|config| config.store);
     // What is given here goes before what the files say.
     let store = args.store.as_deref().or(written.as_deref()).unwrap_or(AnyStore::MEMORY);
-    let tls = match (&args.tls_cert, &args.tls_key) {
-        (Some(certificate), Some(key)) => Some(TlsSettings {
-            certificate: certificate.clone(),
-            key: key.clone(),
-            client_ca: args.tls_client_ca.clone(),
-        }),
-        _ => None,
-    };
+    let tls = args.tls_cert.clone().zip(args.tls_key.clone());
+    let tls = tls.map(|(certificate, key)| TlsSettings { certificate, key, client_ca: args.tls_client_ca.clone() });
     Ok(Settings {
         policies: args.config.clone(),
         store: StoreSpec::new(store).prefix(&args.prefix).deadline(args.store_deadline).audit_every(args.audit_every),

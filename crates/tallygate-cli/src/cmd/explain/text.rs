@@ -32,9 +32,6 @@ fn entries(descriptor: &Descriptor) -> String {
 }
 
 fn write_applying(out: &mut impl Write, applying: &[Applying<'_>], several: bool, color: Color) -> io::Result<()> {
-    if applying.is_empty() {
-        return Ok(());
-    }
     let mut rows = Table::default();
     for one in applying {
         let ruling = one.ruling;
@@ -47,11 +44,7 @@ fn write_applying(out: &mut impl Write, applying: &[Applying<'_>], several: bool
             Source::TooCostly => format!("? of {}", thousands(status.limit())),
             _ => format!("{} of {}", thousands(status.remaining()), thousands(status.limit())),
         };
-        let full = if limited && !status.reset_after().is_zero() {
-            duration::render(status.reset_after())
-        } else {
-            String::new()
-        };
+        let full = Some(status.reset_after()).filter(|full| limited && !full.is_zero());
         let mut cells = vec![Cell::word(sanitize::text(policy.name()))];
         if several {
             cells.push(Cell::figure((ruling.descriptor() + 1).to_string()));
@@ -60,7 +53,7 @@ fn write_applying(out: &mut impl Write, applying: &[Applying<'_>], several: bool
             Cell::word(policy.mode().name()),
             Cell::word(limit),
             Cell::figure(left),
-            Cell::figure(full),
+            Cell::figure(full.map(duration::render).unwrap_or_default()),
             Cell::word(said(one)).good_if(status.allowed()),
         ]);
         rows.row(cells);
@@ -74,14 +67,10 @@ fn write_applying(out: &mut impl Write, applying: &[Applying<'_>], several: bool
     }
     let headings = ["applies", "to", "mode", "limit", "left", "full in", "answer"];
     let headings: Vec<&str> = headings.into_iter().filter(|heading| several || *heading != "to").collect();
-    rows.write(out, &headings, color)?;
-    writeln!(out)
+    rows.write(out, &headings, color)
 }
 
 fn write_others(out: &mut impl Write, explained: &Explained<'_>, several: bool, color: Color) -> io::Result<()> {
-    if explained.others.is_empty() {
-        return Ok(());
-    }
     let mut rows = Table::default();
     for (policy, reason) in &explained.others {
         let mut cells = vec![Cell::word(sanitize::text(policy.name()))];
@@ -92,8 +81,7 @@ fn write_others(out: &mut impl Write, explained: &Explained<'_>, several: bool, 
         rows.row(cells);
     }
     let headings: &[&str] = if several { &["does not apply", "to", "because"] } else { &["does not apply", "because"] };
-    rows.write(out, headings, color)?;
-    writeln!(out)
+    rows.write(out, headings, color)
 }
 
 /// What one policy says about the call.

@@ -35,7 +35,7 @@ pub(crate) fn write(report: &Report, out: &mut impl Write) -> io::Result<()> {
     rows.write(out, &["", "recipe", "admitted", "denied wrongly", "orphans", "ours", "verdict"], color)?;
     writeln!(
         out,
-        "\nadmitted: units in the worst span, of the most the limit allows there. denied wrongly: calls refused\n\
+        "admitted: units in the worst span, of the most the limit allows there. denied wrongly: calls refused\n\
          although there was room. orphans: keys that would never expire. Ours had none of these."
     )?;
     for trial in report.recipes.iter().filter(|trial| !trial.ours_exact) {

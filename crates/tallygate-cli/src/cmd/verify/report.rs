@@ -38,7 +38,6 @@ impl Report<'_> {
             rows.row(row(scenario, finding));
         }
         rows.write(out, &HEADINGS, color)?;
-        writeln!(out)?;
         self.write_faults(out, color)?;
         self.write_notes(out, color)?;
         self.write_verdict(out, color)

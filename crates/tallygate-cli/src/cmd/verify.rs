@@ -97,38 +97,37 @@ pub(crate) async fn run(args: Args, out: &mut impl Write) -> anyhow::Result<Outc
     let each = whole / if algorithm.is_some() { 1 } else { SCENARIOS };
     let rounds = u32::try_from(each.as_millis().div_ceil(LONGEST_SCENARIO.as_millis()))?.max(1);
     let length = each / rounds;
-    let scenarios = Scenario::all(algorithm, length)?;
+    let mut trials: Vec<_> =
+        Scenario::all(algorithm, length)?.into_iter().map(|one| (one, Finding::default())).collect();
     let (stage, servers) = Stage::open(&args).await?;
     let run = run_name();
-    let mut findings: Vec<Finding> = scenarios.iter().map(|_| Finding::default()).collect();
     let mut progress = Progress::new();
     let mut before = Duration::ZERO;
     for round in 0..rounds {
-        let mut names = Vec::new();
-        for (scenario, finding) in scenarios.iter().zip(&mut findings) {
-            let name = format!("verify-{run}-{round}-{}", scenario.slug());
+        let names = format!("verify-{run}-{round}-");
+        for (scenario, finding) in &mut trials {
             let mut show = |done: Duration, answers: u64| {
                 let bar = Progress::bar(before + done, whole);
                 progress.show(|| format!("{bar} {}, {}", scenario.title(), table::count(answers, "answer")));
             };
+            let name = format!("{names}{}", scenario.slug);
             let session = Session { args: &args, scenario, name: &name, length };
             let recording = match &stage {
                 Stage::Memory(limiter) => threads::run(limiter, &session, &mut show).await?,
                 Stage::Server { url, .. } => workers::run(url, &session, &mut show).await?,
             };
             finding.add(judge::judge(scenario, &recording));
-            names.push(name);
             before += length;
         }
-        stage.clean_up(&args.store.prefix, &run, &scenarios, &names, &mut findings).await?;
+        stage.clean_up(&args.store.prefix, &names, &mut trials).await?;
     }
     drop(progress);
-    let report = Report { args: &args, servers: &servers, scenarios: &scenarios, findings: &findings };
+    let report = Report::new(&args, &servers, &trials);
     report.write(out)?;
-    if let Some(failure) = findings.iter().find(|finding| finding.decisions == 0) {
+    if let Some((_, failure)) = trials.iter().find(|(_, finding)| finding.decisions == 0) {
         bail!("no call was answered: {}", failure.failure.as_deref().unwrap_or("the time was too short"));
     }
-    Ok(if findings.iter().all(Finding::holds) { Outcome::Allowed } else { Outcome::Denied })
+    Ok(if report.total.holds() { Outcome::Allowed } else { Outcome::Denied })
 }
 
 /// A name no other run has.
@@ -164,39 +163,27 @@ impl<'a> Stage<'a> {
         Ok((Self::Server { url, audit, limiter }, servers))
     }
 
-    /// Looks for keys of this run that would never expire, then forgets them all.
-    async fn clean_up(
-        &self,
-        prefix: &str,
-        run: &str,
-        scenarios: &[Scenario],
-        names: &[String],
-        findings: &mut [Finding],
-    ) -> anyhow::Result<()> {
+    /// Looks for keys of a round that would never expire, then forgets them all. `names` is how its policies begin.
+    async fn clean_up(&self, prefix: &str, names: &str, trials: &mut [(Scenario, Finding)]) -> anyhow::Result<()> {
         let Self::Server { audit, limiter, .. } = self else { return Ok(()) };
-        let sweep = Sweep::of(prefix)?.policies(&format!("verify-{run}-"));
-        match audit.run(&sweep, |_| {}).await {
-            Ok(report) => {
-                ensure!(report.complete, "the audit did not see all keys");
-                for (name, finding) in names.iter().zip(findings.iter_mut()) {
-                    let of_scenario = report.usage.iter().filter(|usage| {
-                        usage.policy.as_ref().is_some_and(|policy| policy == name || *policy == Scenario::second(name))
-                    });
-                    let (keys, orphans) =
-                        of_scenario.fold((0, 0), |(keys, orphans), usage| (keys + usage.keys, orphans + usage.orphans));
-                    finding.audited(keys, orphans);
+        let audited = match audit.run(&Sweep::of(prefix)?.policies(names), |_| {}).await {
+            Err(StoreError::Refused { reason, remedy }) => Err(format!("keys were not looked at: {reason}; {remedy}")),
+            other => Ok(other?),
+        };
+        for (scenario, finding) in trials {
+            let policies = scenario.policies(&format!("{names}{}", scenario.slug));
+            match &audited {
+                Ok(report) => {
+                    ensure!(report.complete, "the audit did not see all keys");
+                    let ours = |policy: &String| policies.contains(policy);
+                    let usage = report.usage.iter().filter(|usage| usage.policy.as_ref().is_some_and(ours));
+                    let sum = usage.fold((0, 0), |(keys, orphans), one| (keys + one.keys, orphans + one.orphans));
+                    finding.add(Finding { audited: Some(sum), ..Finding::default() });
                 }
+                Err(why) => finding.add(Finding { not_audited: Some(why.clone()), ..Finding::default() }),
             }
-            Err(StoreError::Refused { reason, remedy }) => {
-                for finding in findings.iter_mut() {
-                    finding.not_audited(format!("keys were not looked at: {reason}; {remedy}"));
-                }
-            }
-            Err(other) => return Err(other.into()),
-        }
-        for (scenario, name) in scenarios.iter().zip(names) {
             for key in 0..scenario::KEYS {
-                for check in scenario.checks(&scenario.policies(name), &scenario::subject(key), tallygate::Cost::ONE)? {
+                for check in scenario.checks(&policies, &scenario::subject(key), tallygate::Cost::ONE)? {
                     limiter.reset(check).await?;
                 }
             }

@@ -9,7 +9,7 @@ use super::protocol::Recording;
 use super::scenario::{self, Scenario};
 
 /// What was found about a scenario, over all rounds.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct Finding {
     pub(crate) decisions: u64,
     /// Calls that passed, and the units they took.
@@ -26,6 +26,7 @@ pub(crate) struct Finding {
     pub(crate) mismatches: u64,
     /// The first of either, in words.
     pub(crate) example: Option<String>,
+    /// From the word to begin to the last answer.
     pub(crate) took: Duration,
     /// Keys looked at afterwards, and those of them that would never expire. `None` if nobody looked.
     pub(crate) audited: Option<(u64, u64)>,
@@ -41,27 +42,23 @@ impl Finding {
         self.audited.map(|(_, orphans)| orphans)
     }
 
-    pub(crate) fn audited(&mut self, keys: u64, orphans: u64) {
-        let (keys_before, orphans_before) = self.audited.unwrap_or_default();
-        self.audited = Some((keys_before + keys, orphans_before + orphans));
-    }
-
-    pub(crate) fn not_audited(&mut self, why: String) {
-        self.not_audited.get_or_insert(why);
-    }
-
-    pub(crate) fn add(&mut self, round: Self) {
-        self.decisions += round.decisions;
-        self.admitted += round.admitted;
-        self.units += round.units;
-        self.unknown += round.unknown;
-        self.failed += round.failed;
-        self.violations += round.violations;
-        self.mismatches += round.mismatches;
-        self.took += round.took;
-        self.failure = self.failure.take().or(round.failure);
-        self.example = self.example.take().or(round.example);
-        self.nearest(round.tightest);
+    pub(crate) fn add(&mut self, other: Self) {
+        self.decisions += other.decisions;
+        self.admitted += other.admitted;
+        self.units += other.units;
+        self.unknown += other.unknown;
+        self.failed += other.failed;
+        self.violations += other.violations;
+        self.mismatches += other.mismatches;
+        self.took += other.took;
+        self.failure = self.failure.take().or(other.failure);
+        self.example = self.example.take().or(other.example);
+        self.not_audited = self.not_audited.take().or(other.not_audited);
+        self.audited = match (self.audited, other.audited) {
+            (Some((keys, orphans)), Some(more)) => Some((keys + more.0, orphans + more.1)),
+            (before, other) => before.or(other),
+        };
+        self.nearest(other.tightest);
     }
 
     fn nearest(&mut self, span: Option<Span>) {
@@ -90,15 +87,8 @@ impl Finding {
 /// Judges a scenario. Of several limits only the first ever denies, so the others must be charged exactly by the calls that
 /// it lets pass: what they answer to those is all there is to know about them.
 pub(crate) fn judge(scenario: &Scenario, recording: &Recording) -> Finding {
-    let mut finding = Finding {
-        decisions: recording.answers,
-        unknown: recording.unknown.iter().sum(),
-        failed: recording.failed,
-        failure: recording.failure.clone(),
-        took: recording.took,
-        ..Finding::default()
-    };
-    for (place, (limit, by_key)) in scenario.limits().iter().zip(&recording.records).enumerate() {
+    let mut finding = recording.finding.clone();
+    for (place, (limit, by_key)) in scenario.limits.iter().zip(&recording.records).enumerate() {
         for (key, records) in (0..).zip(by_key) {
             let complete = recording.unknown.get(usize::from(key)).is_some_and(|unknown| *unknown == 0);
             let subject = scenario::subject(key);

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use tallygate::history::Record;
 use tallygate::{Cost, Decision, Status, Timestamp};
 
+use super::judge::Finding;
 use super::scenario::{KEYS, Scenario};
 
 /// One thing a client or its worker says.
@@ -48,31 +49,22 @@ pub(crate) struct Recording {
     pub(crate) records: Vec<Vec<Vec<Record>>>,
     /// For each key, calls that may have been charged or not.
     pub(crate) unknown: Vec<u64>,
-    pub(crate) failed: u64,
-    pub(crate) failure: Option<String>,
-    pub(crate) answers: u64,
-    /// From the word to begin to the last answer.
-    pub(crate) took: Duration,
+    /// What needs no judge.
+    pub(crate) finding: Finding,
 }
 
 impl Recording {
     pub(crate) fn new(scenario: &Scenario) -> Self {
         let keys = usize::from(KEYS);
-        Self {
-            records: vec![vec![Vec::new(); keys]; scenario.limits().len()],
-            unknown: vec![0; keys],
-            failed: 0,
-            failure: None,
-            answers: 0,
-            took: Duration::ZERO,
-        }
+        let records = vec![vec![Vec::new(); keys]; scenario.limits.len()];
+        Self { records, unknown: vec![0; keys], finding: Finding::default() }
     }
 
     pub(crate) fn add(&mut self, entry: Entry) -> anyhow::Result<()> {
         const NO_KEY: &str = "a worker named a key that is not there";
         match entry {
             Entry::Answer { key, cost, decided_at_us, allowed, statuses } => {
-                self.answers += 1;
+                self.finding.decisions += 1;
                 let decided_at = Timestamp::from_micros(decided_at_us);
                 for (by_key, [remaining, retry, reset]) in self.records.iter_mut().zip(statuses) {
                     let [retry_after, reset_after] = [retry, reset].map(|micros| micros.map(Duration::from_micros));
@@ -80,10 +72,13 @@ impl Recording {
                     by_key.get_mut(usize::from(key)).context(NO_KEY)?.push(record);
                 }
             }
-            Entry::Unknown { key } => *self.unknown.get_mut(usize::from(key)).context(NO_KEY)? += 1,
+            Entry::Unknown { key } => {
+                self.finding.unknown += 1;
+                *self.unknown.get_mut(usize::from(key)).context(NO_KEY)? += 1;
+            }
             Entry::Failed { why } => {
-                self.failed += 1;
-                self.failure.get_or_insert(why);
+                self.finding.failed += 1;
+                self.finding.failure.get_or_insert(why);
             }
             Entry::Ready | Entry::Done => {}
         }

@@ -16,16 +16,23 @@ use crate::output;
 use crate::table::{self, Cell, Table};
 
 pub(crate) struct Report<'a> {
-    pub(crate) args: &'a Args,
-    pub(crate) servers: &'a [ServerReport],
-    pub(crate) scenarios: &'a [Scenario],
-    pub(crate) findings: &'a [Finding],
+    args: &'a Args,
+    servers: &'a [ServerReport],
+    trials: &'a [(Scenario, Finding)],
+    /// What was found about all scenarios together.
+    pub(crate) total: Finding,
 }
 
 const HEADINGS: [&str; 10] =
     ["algorithm", "limit", "decisions", "admitted", "bound", "worst span", "per s", "wrong", "orphans", "verdict"];
 
-impl Report<'_> {
+impl<'a> Report<'a> {
+    pub(crate) fn new(args: &'a Args, servers: &'a [ServerReport], trials: &'a [(Scenario, Finding)]) -> Self {
+        let mut total = Finding::default();
+        trials.iter().for_each(|(_, finding)| total.add(finding.clone()));
+        Self { args, servers, trials, total }
+    }
+
     pub(crate) fn write(&self, out: &mut impl Write) -> anyhow::Result<()> {
         if self.args.output.json {
             return Ok(output::write_json(out, &self.to_json())?);
@@ -34,7 +41,7 @@ impl Report<'_> {
         writeln!(out, "{}", color.title(&self.heading()))?;
         writeln!(out, "{}\n", color.faint(&self.players()))?;
         let mut rows = Table::default();
-        for (scenario, finding) in self.scenarios.iter().zip(self.findings) {
+        for (scenario, finding) in self.trials {
             rows.row(row(scenario, finding));
         }
         rows.write(out, &HEADINGS, color)?;
@@ -70,7 +77,7 @@ impl Report<'_> {
 
     /// The first of each kind, with what may have caused it.
     fn write_faults(&self, out: &mut impl Write, color: Color) -> anyhow::Result<()> {
-        for (scenario, finding) in self.scenarios.iter().zip(self.findings) {
+        for (scenario, finding) in self.trials {
             if finding.holds() {
                 continue;
             }
@@ -92,19 +99,16 @@ impl Report<'_> {
 
     fn write_notes(&self, out: &mut impl Write, color: Color) -> anyhow::Result<()> {
         let mut note = |text: &str| writeln!(out, "{} {}", color.faint("note:"), sanitize::text(text));
-        let unknown: u64 = self.findings.iter().map(|finding| finding.unknown).sum();
-        if unknown > 0 {
-            let calls = table::count(unknown, "call");
+        let Finding { unknown, failed, failure, not_audited, .. } = &self.total;
+        if *unknown > 0 {
+            let calls = table::count(*unknown, "call");
             note(&format!("{calls} may have been charged or not: their keys were held against the bound only"))?;
         }
-        let failed: u64 = self.findings.iter().map(|finding| finding.failed).sum();
-        if let Some(failure) = self.findings.iter().find_map(|finding| finding.failure.as_ref()) {
-            note(&format!(
-                "{} got no answer and were not charged; the first: {failure}",
-                table::count(failed, "call")
-            ))?;
+        if let Some(failure) = failure {
+            let calls = table::count(*failed, "call");
+            note(&format!("{calls} got no answer and were not charged; the first: {failure}"))?;
         }
-        if let Some(why) = self.findings.iter().find_map(|finding| finding.not_audited.as_ref()) {
+        if let Some(why) = not_audited {
             note(why)?;
         }
         for warning in self.servers.iter().filter_map(ServerReport::warning) {
@@ -114,33 +118,30 @@ impl Report<'_> {
     }
 
     fn write_verdict(&self, out: &mut impl Write, color: Color) -> anyhow::Result<()> {
-        let decisions: u64 = self.findings.iter().map(|finding| finding.decisions).sum();
+        let decisions = self.total.decisions;
         if decisions == 0 {
             return Ok(());
         }
-        if self.findings.iter().all(Finding::holds) {
-            let no_end = match self.findings.iter().filter_map(|finding| finding.audited).map(|(keys, _)| keys).sum() {
-                0_u64 => String::new(),
-                keys => format!("; every one of {} has an end", table::count(keys, "key")),
+        if self.total.holds() {
+            let no_end = match self.total.audited {
+                None | Some((0, _)) => String::new(),
+                Some((keys, _)) => format!("; every one of {} has an end", table::count(keys, "key")),
             };
             let all = table::count(decisions, "decision");
             writeln!(out, "{} {all}, no span above its bound, no answer wrong{no_end}", color.good("holds:"))?;
         } else {
+            let broken = color.bad("broken:");
             writeln!(
                 out,
-                "{} the store lost, changed or miscounted states while it was watched",
-                color.bad("broken:")
-            )?;
-            writeln!(
-                out,
-                "Look for evictions, FLUSHALL, DEL, a failover or a clock that was set back in these seconds."
+                "{broken} the store lost, changed or miscounted states while it was watched\n\
+                 Look for evictions, FLUSHALL, DEL, a failover or a clock that was set back in these seconds."
             )?;
         }
         Ok(())
     }
 
     fn to_json(&self) -> Value {
-        let scenario = |(scenario, finding): (&Scenario, &Finding)| {
+        let scenario = |(scenario, finding): &(Scenario, Finding)| {
             let tightest = finding.tightest.map(|span| {
                 json!({
                     "admitted": span.admitted,
@@ -150,8 +151,8 @@ impl Report<'_> {
                 })
             });
             json!({
-                "name": scenario.slug(),
-                "limits": scenario.limits().iter().map(ToString::to_string).collect::<Vec<_>>(),
+                "name": scenario.slug,
+                "limits": scenario.limits.iter().map(ToString::to_string).collect::<Vec<_>>(),
                 "decisions": finding.decisions,
                 "admitted": finding.admitted,
                 "admitted_units": finding.units,
@@ -168,11 +169,11 @@ impl Report<'_> {
         };
         let server = |server: &ServerReport| json!({ "address": server.address, "version": server.version, "warning": server.warning() });
         json!({
-            "holds": self.findings.iter().all(|finding| finding.holds() && finding.decisions > 0),
+            "holds": self.trials.iter().all(|(_, finding)| finding.holds() && finding.decisions > 0),
             "clients": self.args.clients,
             "processes": self.args.processes,
             "servers": self.servers.iter().map(server).collect::<Value>(),
-            "scenes": self.scenarios.iter().zip(self.findings).map(scenario).collect::<Value>(),
+            "scenes": self.trials.iter().map(scenario).collect::<Value>(),
         })
     }
 }

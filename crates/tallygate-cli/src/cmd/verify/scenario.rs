@@ -16,8 +16,8 @@ const LEAST_AMOUNT: u64 = 10;
 /// One limit, or a tight one and one that never denies.
 #[derive(Debug, Clone)]
 pub(crate) struct Scenario {
-    slug: &'static str,
-    limits: Vec<Limit>,
+    pub(crate) slug: &'static str,
+    pub(crate) limits: Vec<Limit>,
 }
 
 const TWO_LIMITS: &str = "two_limits";
@@ -25,19 +25,9 @@ const TWO_LIMITS: &str = "two_limits";
 impl Scenario {
     /// The scenarios of a run in which each lasts for `length`: windows are short enough to turn several times in it.
     pub(crate) fn all(algorithm: Option<Algorithm>, length: Duration) -> anyhow::Result<Vec<Self>> {
-        let window = window_for(length);
-        let algorithms = match algorithm {
-            Some(algorithm) => vec![algorithm],
-            None => Algorithm::ALL.to_vec(),
-        };
-        let mut scenarios = Vec::new();
-        for one in algorithms {
-            scenarios.push(Self::new(one.name(), window)?);
-        }
-        if algorithm.is_none() {
-            scenarios.push(Self::new(TWO_LIMITS, window)?);
-        }
-        Ok(scenarios)
+        let every = || Algorithm::ALL.iter().map(|algorithm| algorithm.name()).chain([TWO_LIMITS]).collect();
+        let slugs: Vec<&str> = algorithm.map_or_else(every, |algorithm| vec![algorithm.name()]);
+        slugs.into_iter().map(|slug| Self::new(slug, window_for(length))).collect()
     }
 
     pub(crate) fn new(slug: &str, window: Duration) -> anyhow::Result<Self> {
@@ -57,10 +47,6 @@ impl Scenario {
         Ok(Self { slug: algorithm.name(), limits: vec![limit.build()?] })
     }
 
-    pub(crate) fn slug(&self) -> &'static str {
-        self.slug
-    }
-
     pub(crate) fn title(&self) -> &'static str {
         if self.slug == TWO_LIMITS { "two limits, all or none" } else { self.slug }
     }
@@ -71,21 +57,13 @@ impl Scenario {
         limit.to_string().replace(limit.algorithm().name(), "").trim_end().to_owned()
     }
 
-    pub(crate) fn limits(&self) -> &[Limit] {
-        &self.limits
-    }
-
     pub(crate) fn window(&self) -> Duration {
         self.limits[0].window()
     }
 
-    /// The policy of the second limit beside that of the first.
-    pub(crate) fn second(name: &str) -> String {
-        format!("{name}-loose")
-    }
-
+    /// The policy of each limit: `name`, and one beside it.
     pub(crate) fn policies(&self, name: &str) -> Vec<String> {
-        let names = [name.to_owned(), Self::second(name)];
+        let names = [name.to_owned(), format!("{name}-loose")];
         names.into_iter().take(self.limits.len()).collect()
     }
 

@@ -38,11 +38,11 @@ pub(crate) async fn run(
     drop(client);
     while let Some(entry) = heard.recv().await {
         recording.add(entry)?;
-        show(begun.elapsed().min(session.length), recording.answers);
+        show(begun.elapsed().min(session.length), recording.finding.decisions);
     }
     for client in clients {
         client.join().map_err(|_| anyhow::anyhow!("a client panicked"))??;
     }
-    recording.took = begun.elapsed();
+    recording.finding.took = begun.elapsed();
     Ok(recording)
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
-use tokio::process::{Child, ChildStdin, Command};
+use tokio::process::{Child, Command};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout};
 
@@ -15,12 +15,6 @@ use super::worker::Task;
 
 /// Beyond the length of the scenario, for connecting and for what is under way at its end.
 const PATIENCE: Duration = Duration::from_secs(20);
-
-/// A child is killed when it is dropped, and ends by itself when `stdin` closes: however we end, it does not outlive us.
-struct Worker {
-    child: Child,
-    stdin: ChildStdin,
-}
 
 pub(crate) async fn run(
     url: &str,
@@ -48,28 +42,30 @@ pub(crate) async fn run(
         if entry == Entry::Ready && ready == workers.len() {
             begun = Instant::now();
             for worker in &mut workers {
-                worker.stdin.write_all(b"begin\n").await.context("a worker is gone")?;
+                let stdin = worker.stdin.as_mut().context("its input is piped")?;
+                stdin.write_all(b"begin\n").await.context("a worker is gone")?;
             }
         }
         recording.add(entry)?;
-        show(begun.elapsed().min(length), recording.answers);
+        show(begun.elapsed().min(length), recording.finding.decisions);
     }
-    recording.took = begun.elapsed();
+    recording.finding.took = begun.elapsed();
     for worker in &mut workers {
-        worker.child.wait().await?;
+        worker.wait().await?;
     }
     Ok(recording)
 }
 
+/// It is killed when it is dropped, and ends by itself when its input closes: however we end, it does not outlive us.
 fn start(
     url: &str,
     session: &Session<'_>,
     worker: usize,
     entries: mpsc::Sender<anyhow::Result<Entry>>,
-) -> anyhow::Result<Worker> {
+) -> anyhow::Result<Child> {
     let Session { args, scenario, name, length } = *session;
     let (window, clients) = (scenario.window(), args.clients);
-    let task = Task { scenario: scenario.slug().to_owned(), window, name: name.to_owned(), worker, clients, length };
+    let task = Task { scenario: scenario.slug.to_owned(), window, name: name.to_owned(), worker, clients, length };
     let program = std::env::current_exe().context("cannot find this program to start it again")?;
     let mut child = Command::new(program)
         .args(["verify-worker", "--prefix", &args.store.prefix, &serde_json::to_string(&task)?])
@@ -81,7 +77,6 @@ fn start(
         .kill_on_drop(true)
         .spawn()
         .context("cannot start a worker")?;
-    let stdin = child.stdin.take().context("its input is piped")?;
     let mut lines = BufReader::new(child.stdout.take().context("its output is piped")?).lines();
     tokio::spawn(async move {
         while let Ok(Some(line)) = lines.next_line().await {
@@ -91,14 +86,14 @@ fn start(
             }
         }
     });
-    Ok(Worker { child, stdin })
+    Ok(child)
 }
 
 /// What the workers that ended said on stderr.
-async fn last_words(workers: &mut [Worker]) -> String {
+async fn last_words(workers: &mut [Child]) -> String {
     for worker in workers {
         let mut words = String::new();
-        if let Some(stderr) = &mut worker.child.stderr {
+        if let Some(stderr) = &mut worker.stderr {
             let _ = timeout(Duration::from_secs(1), stderr.read_to_string(&mut words)).await;
         }
         if !words.trim().is_empty() {

@@ -10,7 +10,8 @@ use std::sync::Arc;
 
 use anyhow::{Context, bail};
 use tallygate::{
-    Descriptor, Domain, Excess, Key, Policy, PolicySet, Reason, Ruling, Settlement, Stores, Taking, Verdict, nearest,
+    Action, Ask, Cost, Descriptor, Domain, Excess, Key, Policy, PolicySet, Reason, Ruling, Settlement, Stores, Taking,
+    Verb, Verdict, nearest,
 };
 use tallygate_redis::AnyStore;
 
@@ -59,24 +60,27 @@ Exit codes: 0 the call would be allowed, 1 it would be denied, 2 error.";
 
 pub(crate) async fn run(args: Args, out: &mut impl Write) -> anyhow::Result<Outcome> {
     let descriptors = call::descriptors(&args.entries, &args.descriptors)?;
-    let cost = args.cost.cost;
     let config = policies::load(&args.config)?;
     let Some(domain) = config.policies.domain(&args.domain) else {
         bail!(no_such_domain(&args.domain, &config.policies));
     };
     let store = open(&args, config.store.as_deref()).await?;
     let in_memory = matches!(store, AnyStore::Memory(_));
-    let verdict = domain.evaluate(&call::asks(&descriptors, cost)).decide(&Stores::new(store), None).await?;
+    // Nothing is charged: it is decided by the very code that decides it in earnest.
+    let action = Action::new(Verb::Peek, args.cost.cost);
+    let ask = |descriptor: &Descriptor| Ask { descriptor: descriptor.clone(), action, limit: None };
+    let asks: Vec<Ask> = descriptors.iter().map(ask).collect();
+    let verdict = domain.evaluate(&asks).decide(&Stores::new(store), None).await?;
     if let Some(error) = verdict.store_error() {
         // What the policies make of a store that is away is not what was asked.
         return Err(error.clone().into());
     }
-    let explained = Explained::new(&config.policies, domain, &descriptors, &verdict, &args.prefix);
+    let explained = Explained::new(&args, &config.policies, &descriptors, &verdict);
     let outcome = if verdict.allowed() { Outcome::Allowed } else { Outcome::Denied };
     if args.output.json {
-        output::write_json(out, &json::explained(&explained, cost))?;
+        output::write_json(out, &json::explained(&explained))?;
     } else {
-        text::write(out, &explained, cost)?;
+        text::write(out, &explained)?;
     }
     if in_memory {
         let _ = writeln!(
@@ -112,6 +116,7 @@ fn no_such_domain(name: &str, policies: &PolicySet) -> String {
 /// A call and what became of it, for those who write it down.
 struct Explained<'c> {
     domain: &'c str,
+    cost: Cost,
     descriptors: &'c [Descriptor],
     applying: Vec<Applying<'c>>,
     others: Vec<(&'c Arc<Policy>, Reason)>,
@@ -128,15 +133,9 @@ struct Applying<'c> {
 }
 
 impl<'c> Explained<'c> {
-    fn new(
-        policies: &'c PolicySet,
-        domain: &'c Domain,
-        descriptors: &'c [Descriptor],
-        verdict: &'c Verdict,
-        prefix: &str,
-    ) -> Self {
+    fn new(args: &'c Args, policies: &'c PolicySet, descriptors: &'c [Descriptor], verdict: &'c Verdict) -> Self {
         let borrowed: Vec<&Descriptor> = descriptors.iter().collect();
-        let mut others = policies.explain(domain.name(), &borrowed);
+        let mut others = policies.explain(&args.domain, &borrowed);
         let judged = verdict.rulings().iter().map(|ruling| (ruling.mode(), ruling.status().allowed()));
         let settlement = Settlement::of(false, judged);
         let applying = verdict.rulings().iter().map(|ruling| {
@@ -145,10 +144,10 @@ impl<'c> Explained<'c> {
             };
             let reason = others.iter().position(about).map(|at| others.remove(at).1);
             let because = reason.map(|reason| reason.because).unwrap_or_default();
-            Applying { ruling, because, would_charge: would_charge(ruling, settlement), key: key(ruling, prefix) }
+            Applying { ruling, because, would_charge: would_charge(ruling, settlement), key: key(ruling, &args.prefix) }
         });
         let applying = applying.collect();
-        Self { domain: domain.name(), descriptors, applying, others, verdict }
+        Self { domain: &args.domain, cost: args.cost.cost, descriptors, applying, others, verdict }
     }
 }
 

@@ -1,7 +1,7 @@
 //! The call, from how it is written on the command line.
 
 use anyhow::{Context, ensure};
-use tallygate::{Action, Ask, Cost, Descriptor, Verb};
+use tallygate::Descriptor;
 
 /// The descriptors of the call: `entries` are the first, if there are any, and each of `lists` is one more.
 pub(super) fn descriptors(entries: &[String], lists: &[String]) -> anyhow::Result<Vec<Descriptor>> {
@@ -22,12 +22,6 @@ pub(super) fn descriptors(entries: &[String], lists: &[String]) -> anyhow::Resul
         descriptors.push(descriptor(list).context("--descriptor")?);
     }
     Ok(descriptors)
-}
-
-/// Whether `cost` would fit each of them. Nothing is charged: it is decided by the very code that decides it in earnest.
-pub(super) fn asks(descriptors: &[Descriptor], cost: Cost) -> Vec<Ask> {
-    let action = Action::new(Verb::Peek, cost);
-    descriptors.iter().map(|descriptor| Ask { descriptor: descriptor.clone(), action, limit: None }).collect()
 }
 
 /// `key=value,key=value`, with `\` before a `,`, `=` or `\` that means itself: as subjects are written.

@@ -1,13 +1,13 @@
 //! The explanation as JSON.
 
 use serde_json::{Value, json};
-use tallygate::{Cost, Descriptor, Source};
+use tallygate::{Descriptor, Source};
 use tallygate_http::{millis_up, verdict_json};
 
 use super::{Applying, Explained};
 
 /// One object: the call, what became of each policy, and the answer as the server would give it.
-pub(super) fn explained(explained: &Explained<'_>, cost: Cost) -> Value {
+pub(super) fn explained(explained: &Explained<'_>) -> Value {
     let applying = explained.applying.iter().map(applying);
     let others = explained.others.iter().map(|(policy, reason)| {
         json!({
@@ -20,7 +20,7 @@ pub(super) fn explained(explained: &Explained<'_>, cost: Cost) -> Value {
     json!({
         "domain": explained.domain,
         "descriptors": explained.descriptors.iter().map(entries).collect::<Vec<_>>(),
-        "cost": cost.get(),
+        "cost": explained.cost.get(),
         "policies": applying.chain(others).collect::<Vec<_>>(),
         "answer": verdict_json(explained.verdict),
     })

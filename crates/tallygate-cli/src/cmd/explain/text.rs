@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 
-use tallygate::{Cost, Descriptor, Mode, Source, Verdict};
+use tallygate::{Descriptor, Mode, Source, Verdict};
 use tallygate_http::sanitize;
 
 use super::{Applying, Explained};
@@ -11,10 +11,11 @@ use crate::duration;
 use crate::table::{Cell, Table, thousands};
 
 /// The call, the policies that apply with their state, those that do not, and the answer.
-pub(super) fn write(out: &mut impl Write, explained: &Explained<'_>, cost: Cost) -> io::Result<()> {
+pub(super) fn write(out: &mut impl Write, explained: &Explained<'_>) -> io::Result<()> {
     let color = Color::for_stdout();
     let several = explained.descriptors.len() > 1;
-    writeln!(out, "{}", color.title(&format!("domain {}, cost {cost}", sanitize::text(explained.domain))))?;
+    let title = format!("domain {}, cost {}", sanitize::text(explained.domain), explained.cost);
+    writeln!(out, "{}", color.title(&title))?;
     for (at, descriptor) in explained.descriptors.iter().enumerate() {
         let number = if several { format!("{}  ", at + 1) } else { String::new() };
         writeln!(out, "  {number}{}", entries(descriptor))?;

@@ -1,7 +1,7 @@
 //! The recipes, as they are found in blog posts, answers and libraries.
 
 use crate::recipe::Step::{Calls, Costs, Dies, LastOnly, Paced, Rest, Resume, Stall, Wait, WindowsAhead};
-use crate::recipe::{Call, Code, Recipe};
+use crate::recipe::{Call, Code, Recipe, Step};
 
 pub(crate) static RECIPES: [Recipe; 16] = [
     Recipe {
@@ -225,21 +225,13 @@ pub(crate) static RECIPES: [Recipe; 16] = [
              redis.call('HSET', key, 'tokens', tokens, 'last', now)
              redis.call('PEXPIRE', key, 60000)",
         ),
-        drive: &[
-            Calls(12),
-            WindowsAhead(5),
-            Calls(12),
-            WindowsAhead(0),
-            Calls(12),
-            WindowsAhead(5),
-            Calls(12),
-            WindowsAhead(0),
-            Calls(12),
-            WindowsAhead(5),
-            Calls(12),
-        ],
+        drive: &[Calls(12), AHEAD, Calls(12), BACK, Calls(12), AHEAD, Calls(12), BACK, Calls(12), AHEAD, Calls(12)],
     },
 ];
+
+/// The two clocks of the last recipe.
+const AHEAD: Step = WindowsAhead(5);
+const BACK: Step = WindowsAhead(0);
 
 fn nothing(_: &Call, _: i64) -> Vec<String> {
     Vec::new()

@@ -37,6 +37,7 @@
 mod address;
 mod decision;
 mod digest;
+mod grpc;
 mod headers;
 mod problem;
 pub mod sanitize;
@@ -45,6 +46,7 @@ mod verdict;
 pub use address::{ForwardedHeader, InvalidProxies, Prefixes, Trust, TrustedProxies, client_address};
 pub use decision::{Answer, NO_POLICY, Part, decision_json, millis_up};
 pub use digest::digest;
+pub use grpc::is_grpc;
 pub use headers::{Dialect, Headers, Line, seconds_up};
 pub use problem::Problem;
 pub use verdict::{SOON, VerdictHeaders, verdict_answer, verdict_headers, verdict_json, verdict_problem};

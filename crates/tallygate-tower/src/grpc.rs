@@ -2,9 +2,12 @@
 
 use std::time::Duration;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD_NO_PAD;
 use bytes::Bytes;
 use http::header::{CONTENT_TYPE, HeaderName};
-use http::{HeaderMap, HeaderValue, Response};
+use http::{HeaderValue, Response};
+use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 
 const STATUS: HeaderName = HeaderName::from_static("grpc-status");
 const MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
@@ -13,11 +16,8 @@ const PUSHBACK: HeaderName = HeaderName::from_static("grpc-retry-pushback-ms");
 
 const RESOURCE_EXHAUSTED: u8 = 8;
 const UNAVAILABLE: u8 = 14;
-
-/// Whether the caller speaks gRPC: it understands no other refusal.
-pub(crate) fn is_spoken(headers: &HeaderMap) -> bool {
-    headers.get(CONTENT_TYPE).is_some_and(|value| value.as_bytes().starts_with(b"application/grpc"))
-}
+/// What `grpc-message` writes as `%XX`, beside all that is not ASCII.
+const NOT_IN_MESSAGES: &AsciiSet = &CONTROLS.add(b'%');
 
 /// HTTP 200 with the status in what are headers and trailers at once. The body has to be empty.
 pub(crate) fn refusal(unavailable: bool, message: &str, wait: Option<Duration>) -> Response<Bytes> {
@@ -26,8 +26,8 @@ pub(crate) fn refusal(unavailable: bool, message: &str, wait: Option<Duration>) 
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
     headers.insert(STATUS, HeaderValue::from(u16::from(code)));
-    headers.insert(MESSAGE, value(percent_encoded(message)));
-    headers.insert(DETAILS, value(base64(&status(code, message, wait))));
+    headers.insert(MESSAGE, value(utf8_percent_encode(message, NOT_IN_MESSAGES).to_string()));
+    headers.insert(DETAILS, value(STANDARD_NO_PAD.encode(status(code, message, wait))));
     // A negative number tells a client not to try again by itself.
     let pushback = wait.map_or(-1, |wait| i64::try_from(wait.as_nanos().div_ceil(1_000_000)).unwrap_or(i64::MAX));
     headers.insert(PUSHBACK, HeaderValue::from(pushback));
@@ -79,43 +79,5 @@ fn push_varint(message: &mut Vec<u8>, mut number: u64) {
             return;
         }
         message.push(low | 0x80);
-    }
-}
-
-/// Without padding, as gRPC has it.
-fn base64(bytes: &[u8]) -> String {
-    const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    let mut text = String::with_capacity(bytes.len().div_ceil(3) * 4);
-    for chunk in bytes.chunks(3) {
-        let word = chunk.iter().fold(0u32, |word, byte| word << 8 | u32::from(*byte)) << (8 * (3 - chunk.len()));
-        for place in 0..=chunk.len() {
-            let sextet = word >> (18 - 6 * place) & 0x3f;
-            text.push(char::from(ALPHABET[sextet as usize]));
-        }
-    }
-    text
-}
-
-fn percent_encoded(text: &str) -> String {
-    text.bytes().fold(String::with_capacity(text.len()), |mut encoded, byte| {
-        match byte {
-            b' '..=b'~' if byte != b'%' => encoded.push(char::from(byte)),
-            _ => encoded.push_str(&format!("%{byte:02X}")),
-        }
-        encoded
-    })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn base64_is_that_of_the_standard_without_padding() {
-        for (bytes, text) in
-            [("", ""), ("f", "Zg"), ("fo", "Zm8"), ("foo", "Zm9v"), ("foob", "Zm9vYg"), ("fooba", "Zm9vYmE")]
-        {
-            assert_eq!(base64(bytes.as_bytes()), text);
-        }
     }
 }

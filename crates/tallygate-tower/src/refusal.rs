@@ -6,7 +6,7 @@ use bytes::Bytes;
 use http::header::CONTENT_TYPE;
 use http::{HeaderMap, HeaderValue, Response, StatusCode};
 use tallygate::{Outcome, Verdict};
-use tallygate_http::{Problem, SOON, verdict_problem};
+use tallygate_http::{Problem, SOON, is_grpc, verdict_problem};
 
 use crate::grpc;
 
@@ -19,7 +19,7 @@ pub struct Refusal {
 
 impl Refusal {
     pub(crate) fn new(verdict: Verdict, request: &HeaderMap) -> Self {
-        Self { verdict, grpc: grpc::is_spoken(request) }
+        Self { verdict, grpc: is_grpc(request) }
     }
 
     /// The verdict.

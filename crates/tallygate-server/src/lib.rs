@@ -35,7 +35,6 @@ pub mod store;
 pub mod telemetry;
 mod token;
 
-mod escape;
 mod histogram;
 
 /// Ports: binding and serving them, and their limits, certificates and figures.

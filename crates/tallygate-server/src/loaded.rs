@@ -41,7 +41,6 @@ impl RulingOutcome {
 const OUTCOMES: usize = RulingOutcome::ALL.len();
 const SOURCES: usize = Source::ALL.len();
 
-/// Counts of one policy, read when they are asked for.
 #[derive(Debug, Default)]
 pub(crate) struct PolicyCounters {
     decisions: [[AtomicU64; SOURCES]; OUTCOMES],
@@ -63,7 +62,6 @@ impl Loaded {
         Self { set, counters, generation: before.map_or(1, |before| before.generation + 1) }
     }
 
-    /// Counts what each policy ruled.
     pub(crate) fn observe(&self, event: &DecisionEvent<'_>) {
         for ruling in event.asked.and_then(|asked| asked.verdict()).into_iter().flat_map(Verdict::states) {
             self.counters[ruling.place()].count(ruling);

@@ -12,7 +12,6 @@ use crate::decision_event::{Api, CallOutcome, DecisionEvent};
 use crate::histogram::Histogram;
 use text::Exposition;
 
-/// Calls by how they came in and what became of them.
 #[derive(Debug, Default)]
 pub(crate) struct CallCounters {
     outcomes: [[AtomicU64; CallOutcome::ALL.len()]; Api::ALL.len()],
@@ -42,7 +41,6 @@ pub(crate) struct ReloadCounters {
     pub(crate) last_at: AtomicI64,
 }
 
-/// Everything there is to tell.
 pub(crate) struct Sources<'a> {
     pub(crate) app: &'a App,
     pub(crate) reloads: &'a ReloadCounters,
@@ -95,21 +93,13 @@ impl Sources<'_> {
             }
         }
         page.counter("tallygate_near_limit_total", "Allowed calls that left a limit nearly used up.");
-        for (labels, _, counters) in policies() {
-            page.sample(&labels, counters.near());
-        }
+        page.samples(policies().map(|(labels, _, counters)| (labels, counters.near())));
         page.counter("tallygate_refunded_units_total", "Units that were given back.");
-        for (labels, _, counters) in policies() {
-            page.sample(&labels, counters.refunded());
-        }
+        page.samples(policies().map(|(labels, _, counters)| (labels, counters.refunded())));
         page.gauge("tallygate_limit_units", "The most that a policy allows at one instant.");
-        for (labels, limit) in limits() {
-            page.sample(&labels, limit.capacity());
-        }
+        page.samples(limits().map(|(labels, limit)| (labels, limit.capacity())));
         page.gauge("tallygate_limit_window_seconds", "The window of a policy's limit.");
-        for (labels, limit) in limits() {
-            page.sample(&labels, limit.window().as_secs_f64());
-        }
+        page.samples(limits().map(|(labels, limit)| (labels, limit.window().as_secs_f64())));
     }
 
     fn calls(&self, page: &mut Exposition) {
@@ -133,51 +123,59 @@ impl Sources<'_> {
             page.distribution(&[("op", op)], histogram);
         }
         page.counter("tallygate_store_errors_total", "Questions that the store did not answer.");
-        for (kind, count) in store.stats().errors() {
-            page.sample(&[("kind", kind)], count);
-        }
-        page.gauge("tallygate_store_up", "Whether the store answers.");
-        page.sample(&[], u64::from(store.up()));
-        page.gauge(
+        page.samples(store.stats().errors().map(|(kind, count)| ([("kind", kind)], count)));
+        page.number("tallygate_store_up", "Whether the store answers.", u64::from(store.up()));
+        page.number(
             "tallygate_store_breaker_open",
             "Whether calls are answered without asking a store that keeps failing.",
+            u64::from(store.breaker_open()),
         );
-        page.sample(&[], u64::from(store.breaker_open()));
         let Some(audit) = store.audit() else { return };
-        page.gauge("tallygate_keys", "Keys held, as the last look through the store found them.");
-        page.sample(&[], audit.keys);
-        page.gauge("tallygate_keys_without_ttl", "Keys that would never expire: there must be none.");
-        page.sample(&[], audit.keys_without_ttl);
-        page.gauge("tallygate_store_evicted_keys", "Keys evicted by the store; each eviction resets a limit.");
-        page.sample(&[], audit.evicted_keys);
-        page.gauge("tallygate_audit_last_success_timestamp_seconds", "When the store was last looked through.");
-        page.sample(&[], audit.finished_at.as_micros() / 1_000_000);
+        page.number("tallygate_keys", "Keys held, as the last look through the store found them.", audit.keys);
+        page.number(
+            "tallygate_keys_without_ttl",
+            "Keys that would never expire: there must be none.",
+            audit.keys_without_ttl,
+        );
+        page.number(
+            "tallygate_store_evicted_keys",
+            "Keys evicted by the store; each eviction resets a limit.",
+            audit.evicted_keys,
+        );
+        page.number(
+            "tallygate_audit_last_success_timestamp_seconds",
+            "When the store was last looked through.",
+            audit.finished_at.as_micros() / 1_000_000,
+        );
     }
 
     fn config(&self, page: &mut Exposition) {
         let reloads = self.reloads;
-        page.gauge("tallygate_config_generation", "How many policy sets have been in force.");
-        page.sample(&[], self.app.policies.load().generation);
-        page.gauge("tallygate_config_last_reload_successful", "Whether the policies in force are those of the files.");
-        page.sample(&[], 1 - reloads.last_failed.load(Relaxed).min(1));
-        page.gauge("tallygate_config_last_reload_timestamp_seconds", "When the files were last read.");
-        page.sample(&[], reloads.last_at.load(Relaxed));
+        page.number(
+            "tallygate_config_generation",
+            "How many policy sets have been in force.",
+            self.app.policies.load().generation,
+        );
+        page.number(
+            "tallygate_config_last_reload_successful",
+            "Whether the policies in force are those of the files.",
+            1 - reloads.last_failed.load(Relaxed).min(1),
+        );
+        page.number(
+            "tallygate_config_last_reload_timestamp_seconds",
+            "When the files were last read.",
+            reloads.last_at.load(Relaxed),
+        );
         page.counter("tallygate_config_reloads_total", "Configuration reloads, by outcome.");
         let outcomes =
             [("applied", &reloads.applied), ("unchanged", &reloads.unchanged), ("refused", &reloads.refused)];
-        for (outcome, count) in outcomes {
-            page.sample(&[("outcome", outcome)], count.load(Relaxed));
-        }
+        page.samples(outcomes.map(|(outcome, count)| ([("outcome", outcome)], count.load(Relaxed))));
     }
 
     fn listeners(&self, page: &mut Exposition) {
         page.counter("tallygate_shed_total", "Connections and requests turned away because there were too many.");
-        for (name, stats) in self.listeners {
-            page.sample(&[("listener", name)], stats.shed());
-        }
+        page.samples(self.listeners.iter().map(|(name, stats)| ([("listener", *name)], stats.shed())));
         page.gauge("tallygate_connections", "Connections open now.");
-        for (name, stats) in self.listeners {
-            page.sample(&[("listener", name)], stats.connections());
-        }
+        page.samples(self.listeners.iter().map(|(name, stats)| ([("listener", *name)], stats.connections())));
     }
 }

@@ -41,7 +41,6 @@ struct Files {
     tried: Result<Texts, Findings>,
 }
 
-/// What became of an attempt.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Reloaded {
     Applied,

@@ -7,9 +7,7 @@ use http::{HeaderMap, HeaderValue, StatusCode};
 use serde::de::{DeserializeOwned, Error as _};
 use serde::{Deserialize, Deserializer};
 use serde_json::{Map, Number, Value};
-use tallygate_http::{Problem, SOON};
-
-use crate::escape::push_json;
+use tallygate_http::{Problem, SOON, sanitize};
 
 /// JSON must be said to be JSON: a browser cannot send it across sites without asking first.
 pub(super) fn require_json(headers: &HeaderMap) -> Result<(), Problem> {
@@ -55,7 +53,6 @@ pub(super) fn exact(number: &Number) -> Option<i128> {
     })
 }
 
-/// JSON with 200.
 pub(crate) fn ok(body: &Value) -> Response {
     json_response(StatusCode::OK, body)
 }
@@ -65,7 +62,6 @@ pub(super) fn json_response(status: StatusCode, body: &Value) -> Response {
     response(status, "application/json", body)
 }
 
-/// A problem as a response.
 pub(crate) fn problem_response(problem: &Problem) -> Response {
     let mut response = problem_json(problem.status(), &problem.to_json());
     if problem.status() == StatusCode::SERVICE_UNAVAILABLE {
@@ -81,9 +77,7 @@ pub(super) fn problem_json(status: StatusCode, body: &Value) -> Response {
 
 /// Callers choose names, and operators read answers on terminals: what a terminal would obey is escaped.
 fn response(status: StatusCode, content_type: &'static str, body: &Value) -> Response {
-    let mut text = String::new();
-    push_json(&mut text, &body.to_string());
-    let mut response = Response::new(Body::from(text));
+    let mut response = Response::new(Body::from(sanitize::json(&body.to_string()).into_owned()));
     *response.status_mut() = status;
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
     response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));

@@ -2,6 +2,8 @@
 
 use std::fmt::{Display, Write as _};
 
+use tallygate_http::sanitize;
+
 use crate::histogram::Histogram;
 
 /// A page in the making: families one after the other, each with its samples.
@@ -29,9 +31,22 @@ impl Exposition {
         let _ = writeln!(self.text, "# HELP {name} {help}\n# TYPE {name} {kind}");
     }
 
-    /// One sample of the family opened last.
     pub(super) fn sample(&mut self, labels: &[(&str, &str)], value: impl Display) {
         self.line("", labels, None, value);
+    }
+
+    /// A gauge without labels.
+    pub(super) fn number(&mut self, name: &'static str, help: &str, value: impl Display) {
+        self.gauge(name, help);
+        self.sample(&[], value);
+    }
+
+    /// Samples of the family opened last.
+    pub(super) fn samples<'l, const N: usize, V: Display>(
+        &mut self,
+        samples: impl IntoIterator<Item = ([(&'l str, &'l str); N], V)>,
+    ) {
+        samples.into_iter().for_each(|(labels, value)| self.sample(&labels, value));
     }
 
     pub(super) fn distribution(&mut self, labels: &[(&str, &str)], histogram: &Histogram) {
@@ -48,28 +63,11 @@ impl Exposition {
         let _ = write!(self.text, "{}{suffix}", self.family);
         let labels = labels.iter().copied().chain(bound.map(|bound| ("le", bound)));
         for (at, (name, value)) in labels.clone().enumerate() {
-            let _ = write!(self.text, "{}{name}=\"", if at == 0 { '{' } else { ',' });
-            self.push_escaped(value);
-            self.text.push('"');
+            // The format knows three escapes, and nobody's terminal should obey a name.
+            let value = sanitize::lines(value).replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
+            let _ = write!(self.text, "{}{name}=\"{value}\"", if at == 0 { '{' } else { ',' });
         }
         let _ = writeln!(self.text, "{} {value}", if labels.count() == 0 { "" } else { "}" });
-    }
-
-    fn push_escaped(&mut self, value: &str) {
-        for c in value.chars() {
-            match c {
-                '\\' => self.text.push_str("\\\\"),
-                '"' => self.text.push_str("\\\""),
-                '\n' => self.text.push_str("\\n"),
-                c if c.is_ascii_graphic() || c == ' ' => self.text.push(c),
-                // Nobody's terminal should obey a name, and the format has no escapes but those above.
-                c if c.escape_debug().next() == Some('\\') => {
-                    self.text.push('\\');
-                    self.text.extend(c.escape_unicode());
-                }
-                c => self.text.push(c),
-            }
-        }
     }
 
     pub(super) fn into_text(self) -> String {

@@ -1,14 +1,14 @@
 //! One line for each event, as text or as JSON.
 
-use std::fmt::{self, Write};
+use std::fmt;
 
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
+use tallygate_http::sanitize;
 use tracing::field::{Field, Visit};
 use tracing::{Event, Level, Subscriber};
 use tracing_subscriber::layer::{Context, Layer};
 
 use super::{Format, wall_clock};
-use crate::escape::{push_json, push_text, push_value};
 
 /// Writes events, each as one line and in one call.
 pub(super) struct Lines<W> {
@@ -43,8 +43,7 @@ fn time() -> String {
 
 fn text(time: &str, event: &Event<'_>, coloured: bool) -> String {
     let metadata = event.metadata();
-    let mut fields = TextFields::default();
-    event.record(&mut fields);
+    let (message, fields) = Fields::of(event);
     let mut line = format!("{time} ");
     let level = metadata.level();
     if coloured {
@@ -55,68 +54,60 @@ fn text(time: &str, event: &Event<'_>, coloured: bool) -> String {
             Level::DEBUG => 34,
             Level::TRACE => 35,
         };
-        // Into a String: cannot fail.
-        let _ = write!(line, "\u{1b}[{colour}m{level:>5}\u{1b}[0m");
+        line += &format!("\u{1b}[{colour}m{level:>5}\u{1b}[0m");
     } else {
-        let _ = write!(line, "{level:>5}");
+        line += &format!("{level:>5}");
     }
-    let _ = write!(line, " {}: {}", metadata.target(), fields.message);
-    // The first field brings the space that an event without a message already has.
-    let rest = if fields.message.is_empty() { fields.rest.trim_start() } else { &fields.rest };
-    line.push_str(rest);
+    line += &format!(" {}:", metadata.target());
+    if !message.is_empty() {
+        line += &format!(" {}", sanitize::text(&message));
+    }
+    for (name, value) in fields {
+        line += &match value {
+            Value::String(text) => format!(" {name}={}", one_word(&text)),
+            other => format!(" {name}={other}"),
+        };
+    }
     line.push('\n');
     line
+}
+
+/// In quotes unless it is one plain word, so that no value can pass for two fields.
+fn one_word(text: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_.:/%+".contains(c);
+    if !text.is_empty() && text.chars().all(plain) { text.to_owned() } else { sanitize::text(&format!("{text:?}")) }
 }
 
 fn json(time: &str, event: &Event<'_>) -> String {
     let metadata = event.metadata();
-    let mut fields = JsonFields::default();
-    event.record(&mut fields);
-    let mut object = Map::new();
-    object.insert("timestamp".to_owned(), time.into());
-    object.insert("level".to_owned(), metadata.level().as_str().into());
-    object.insert("target".to_owned(), metadata.target().into());
-    object.insert("message".to_owned(), fields.0.shift_remove("message").unwrap_or_else(|| "".into()));
-    object.insert("fields".to_owned(), Value::Object(fields.0));
-    let mut line = String::new();
-    push_json(&mut line, &Value::Object(object).to_string());
-    line.push('\n');
-    line
+    let (message, fields) = Fields::of(event);
+    let (level, target) = (metadata.level().as_str(), metadata.target());
+    let object = json!({
+        "timestamp": time, "level": level, "target": target, "message": message, "fields": fields,
+    });
+    sanitize::json(&object.to_string()).into_owned() + "\n"
 }
 
 #[derive(Default)]
-struct TextFields {
-    message: String,
-    rest: String,
-}
+struct Fields(Map<String, Value>);
 
-impl Visit for TextFields {
-    fn record_str(&mut self, field: &Field, value: &str) {
-        if field.name() == "message" {
-            push_text(&mut self.message, value);
-        } else {
-            self.rest.push(' ');
-            push_text(&mut self.rest, field.name());
-            self.rest.push('=');
-            push_value(&mut self.rest, value);
+impl Fields {
+    /// The message, and the other fields.
+    fn of(event: &Event<'_>) -> (String, Map<String, Value>) {
+        let mut fields = Self::default();
+        event.record(&mut fields);
+        match fields.0.shift_remove("message") {
+            Some(Value::String(message)) => (message, fields.0),
+            _ => (String::new(), fields.0),
         }
     }
 
-    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
-        self.record_str(field, &format!("{value:?}"));
-    }
-}
-
-#[derive(Default)]
-struct JsonFields(Map<String, Value>);
-
-impl JsonFields {
     fn insert(&mut self, field: &Field, value: impl Into<Value>) {
         self.0.insert(field.name().to_owned(), value.into());
     }
 }
 
-impl Visit for JsonFields {
+impl Visit for Fields {
     fn record_str(&mut self, field: &Field, value: &str) {
         self.insert(field, value);
     }
@@ -151,7 +142,21 @@ pub(super) mod tests {
     use tracing_subscriber::layer::SubscriberExt;
 
     use super::*;
-    use crate::escape::tests::{hostile, text};
+
+    /// Whether a terminal or a reader of lines could be misled by it.
+    fn hostile(c: char) -> bool {
+        let turns =
+            matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{2069}' | '\u{feff}');
+        c.is_control() || turns
+    }
+
+    /// Any text, with more of what does harm than chance would bring.
+    fn text() -> impl Strategy<Value = String> {
+        let nasty = prop::sample::select(
+            "\n\r\t\0\u{1b}\u{7f}\u{85}\u{9b}\u{202e}\u{2028}\u{200b}\"'\\{= ".chars().collect::<Vec<_>>(),
+        );
+        prop::collection::vec(prop_oneof![nasty, any::<char>()], 0..40).prop_map(String::from_iter)
+    }
 
     /// What is written while `run` runs.
     pub(in crate::telemetry) fn written(format: Format, level: LevelFilter, run: impl FnOnce()) -> String {
@@ -200,6 +205,20 @@ pub(super) mod tests {
     }
 
     proptest! {
+        #[test]
+        fn a_value_is_one_word_or_in_quotes_that_it_cannot_close(text in text()) {
+            let out = one_word(&text);
+            prop_assert!(!out.chars().any(hostile), "{out:?}");
+            match out.strip_prefix('"') {
+                None => prop_assert!(!out.contains([' ', '=', '"'])),
+                Some(rest) => {
+                    let mut escaped = false;
+                    let end = rest.find(|c| { let ends = c == '"' && !escaped; escaped = c == '\\' && !escaped; ends });
+                    prop_assert_eq!(end, Some(rest.len() - 1));
+                }
+            }
+        }
+
         #[test]
         fn no_text_of_a_stranger_breaks_out_of_its_line(text in text()) {
             for format in [Format::Text, Format::Json] {

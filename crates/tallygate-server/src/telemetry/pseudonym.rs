@@ -3,7 +3,7 @@
 use std::hash::{BuildHasher, RandomState};
 use std::sync::LazyLock;
 
-use sha2::{Digest, Sha256};
+use tallygate_http::digest;
 
 /// Drawn when first needed, never shown, gone with the process: without it, trying out likely subjects finds nothing.
 static KEY: LazyLock<[u64; 4]> = LazyLock::new(|| std::array::from_fn(|at| RandomState::new().hash_one(at)));
@@ -14,12 +14,10 @@ pub(super) fn pseudonym(subject: &str) -> String {
 }
 
 fn keyed(key: &[u64; 4], subject: &str) -> String {
-    let mut digest = Sha256::new();
-    for part in key {
-        digest.update(part.to_be_bytes());
-    }
-    digest.update(subject);
-    digest.finalize()[..8].iter().map(|byte| format!("{byte:02x}")).collect()
+    let key = key.iter().flat_map(|part| part.to_be_bytes());
+    let mut pseudonym = digest(&key.chain(subject.bytes()).collect::<Vec<u8>>());
+    pseudonym.truncate(16);
+    pseudonym
 }
 
 #[cfg(test)]

@@ -4,7 +4,6 @@
 mod activity;
 mod body;
 mod connection;
-mod in_flight;
 mod refusal;
 mod request;
 
@@ -13,17 +12,17 @@ use std::sync::Arc;
 
 use axum::body::{Body, Bytes};
 use http::{Request, Response};
+use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tower::{BoxError, Service};
 
 use crate::accept::{self, ListenSettings, ListenStats, Listener, Port, Tls};
-use in_flight::InFlight;
 
 /// A service, and what limits its requests. Clones share the limit.
 #[derive(Debug, Clone)]
 struct Http<S> {
     service: S,
-    in_flight: Arc<InFlight>,
+    in_flight: Arc<Semaphore>,
 }
 
 /// Serves `service` until `shutdown` is cancelled; then stops accepting, lets what is under way finish for
@@ -46,7 +45,8 @@ where
     B: http_body::Body<Data = Bytes> + Send + 'static,
     B::Error: Into<BoxError>,
 {
-    let http = Http { service, in_flight: Arc::new(InFlight::new(settings.max_in_flight)) };
+    let http =
+        Http { service, in_flight: Arc::new(Semaphore::new(settings.max_in_flight.min(Semaphore::MAX_PERMITS))) };
     let (settings, cut) = (settings.clone(), CancellationToken::new());
     accept::serve(listener, Port { name, settings, stats, tls, drain: shutdown, cut }, http).await
 }

@@ -1,12 +1,13 @@
 //! Caps on open connections: in total, and of one peer.
 
 use std::collections::HashMap;
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tallygate_http::Prefixes;
 
 use super::ListenSettings;
 
-/// Room for connections.
 #[derive(Clone, Debug)]
 pub(super) struct Slots(Arc<Inner>);
 
@@ -22,7 +23,7 @@ struct Inner {
 #[derive(Debug, Default)]
 struct Open {
     total: usize,
-    by_peer: HashMap<IpAddr, usize>,
+    by_peer: HashMap<String, usize>,
 }
 
 impl Slots {
@@ -37,13 +38,14 @@ impl Slots {
 
     /// `None` when there are too many. The slot is free again when it is dropped.
     pub(super) fn take(&self, ip: IpAddr) -> Option<Slot> {
-        let peer = (self.0.cap_loopback || !ip.is_loopback()).then(|| network(ip));
+        // Whoever has one address of a /64 has them all: counted singly they would be no cap.
+        let peer = (self.0.cap_loopback || !ip.is_loopback()).then(|| Prefixes::default().mask(ip));
         let mut open = self.0.open();
         if open.total >= self.0.max {
             return None;
         }
-        if let Some(peer) = peer {
-            let count = open.by_peer.entry(peer).or_default();
+        if let Some(peer) = &peer {
+            let count = open.by_peer.entry(peer.clone()).or_default();
             if *count >= self.0.max_per_peer {
                 return None;
             }
@@ -61,30 +63,21 @@ impl Inner {
     }
 }
 
-/// Whoever has one address of a /64 has them all: counted singly they would be no cap.
-fn network(ip: IpAddr) -> IpAddr {
-    match ip {
-        IpAddr::V6(ip) => Ipv6Addr::from_bits(ip.to_bits() & !u128::from(u64::MAX)).into(),
-        ip @ IpAddr::V4(_) => ip,
-    }
-}
-
-/// One connection's place.
 #[derive(Debug)]
 pub(super) struct Slot {
     slots: Slots,
-    peer: Option<IpAddr>,
+    peer: Option<String>,
 }
 
 impl Drop for Slot {
     fn drop(&mut self) {
         let mut open = self.slots.0.open();
         open.total -= 1;
-        let Some(peer) = self.peer else { return };
-        if let Some(count) = open.by_peer.get_mut(&peer) {
+        let Some(peer) = &self.peer else { return };
+        if let Some(count) = open.by_peer.get_mut(peer) {
             *count -= 1;
             if *count == 0 {
-                open.by_peer.remove(&peer);
+                open.by_peer.remove(peer);
             }
         }
     }

@@ -84,7 +84,7 @@ fn read(settings: &TlsSettings) -> Result<ServerConfig, TlsError> {
     let chain = certificates(certificate, CERTIFICATE)?;
     let private = PrivateKeyDer::from_pem_file(key).map_err(|error| match error {
         pem::Error::NoItemsFound => TlsError::new(key, "holds no private key", KEY),
-        error => TlsError::new(key, Unreadable(error), KEY),
+        error => TlsError::new(key, unreadable(&error), KEY),
     })?;
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let builder = ServerConfig::builder_with_provider(Arc::clone(&provider));
@@ -115,21 +115,17 @@ fn read(settings: &TlsSettings) -> Result<ServerConfig, TlsError> {
 
 fn certificates(file: &Path, remedy: &'static str) -> Result<Vec<CertificateDer<'static>>, TlsError> {
     let read = CertificateDer::pem_file_iter(file).and_then(Iterator::collect);
-    let found: Vec<_> = read.map_err(|error| TlsError::new(file, Unreadable(error), remedy))?;
+    let found: Vec<_> = read.map_err(|error| TlsError::new(file, unreadable(&error), remedy))?;
     if found.is_empty() {
         return Err(TlsError::new(file, "holds no certificate", remedy));
     }
     Ok(found)
 }
 
-/// Says what the system said, without the reader's words around it, and never bytes of the file.
-struct Unreadable(pem::Error);
-
-impl fmt::Display for Unreadable {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.0 {
-            pem::Error::Io(error) => write!(f, "cannot be read: {error}"),
-            _ => f.write_str("is not PEM"),
-        }
+/// What the system said, without the reader's words around it, and never bytes of the file.
+fn unreadable(error: &pem::Error) -> String {
+    match error {
+        pem::Error::Io(error) => format!("cannot be read: {error}"),
+        _ => "is not PEM".to_owned(),
     }
 }

@@ -33,7 +33,6 @@ pub(super) struct Activity {
 
 const NONE: u64 = u64::MAX;
 
-/// Why a connection ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Ending {
     /// The caller left, or hyper found it in breach.
@@ -111,7 +110,6 @@ impl Activity {
     }
 }
 
-/// A request whose answer is not fully sent.
 #[derive(Debug)]
 pub(super) struct OpenRequest(Arc<Activity>);
 

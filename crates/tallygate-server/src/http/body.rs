@@ -17,7 +17,6 @@ use super::activity::OpenRequest;
 /// connection before it has read why.
 const DISCARDED: usize = 4;
 
-/// What became of a request's body.
 #[derive(Clone, Debug, Default)]
 pub(super) struct BodyState(Arc<AtomicU8>);
 

@@ -2,27 +2,17 @@
 
 use axum::body::Body;
 use http::header::{CONNECTION, CONTENT_TYPE, RETRY_AFTER};
-use http::{HeaderMap, HeaderValue, Response, StatusCode, Version};
+use http::{HeaderValue, Response, StatusCode, Version};
 use tallygate_http::Problem;
 
 /// Why a request gets no answer of the service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Refusal {
-    /// Too many requests under way.
     Overloaded,
-    /// More body than we read.
     TooLarge,
-    /// The body did not come in time.
     SlowBody,
-    /// The answer did not come in time.
     SlowAnswer,
-    /// The handler panicked.
     Panicked,
-}
-
-/// Whether the caller reads gRPC statuses, not HTTP ones.
-pub(super) fn speaks_grpc(headers: &HeaderMap) -> bool {
-    headers.get(CONTENT_TYPE).is_some_and(|value| value.as_bytes().starts_with(b"application/grpc"))
 }
 
 impl Refusal {

@@ -12,13 +12,14 @@ use axum::body::{Body, Bytes};
 use axum::extract::ConnectInfo;
 use http::{Request, Response, header};
 use hyper::body::Incoming;
+use tallygate_http::is_grpc;
 use tokio_util::sync::CancellationToken;
 use tower::{BoxError, Service, ServiceExt as _};
 
 use super::Http;
 use super::activity::Activity;
 use super::body::{AnswerBody, RequestBody};
-use super::refusal::{Refusal, speaks_grpc};
+use super::refusal::Refusal;
 use crate::accept::Port;
 
 /// What the requests of one connection share.
@@ -44,7 +45,7 @@ where
     ) -> Result<Response<AnswerBody>, Infallible> {
         let open = self.activity.request();
         self.port.stats.add_request();
-        let grpc = speaks_grpc(request.headers());
+        let grpc = is_grpc(request.headers());
         let version = request.version();
         let response = match self.admit(request).await {
             Ok(response) => response,
@@ -55,14 +56,11 @@ where
 
     async fn admit(&self, request: Request<Incoming>) -> Result<Response<Body>, Refusal> {
         // Until the answer begins, not until it is sent: a gRPC stream may last as long as its connection.
-        let _entered = match self.http.in_flight.enter() {
-            Some(entered) => Some(entered),
-            None if asks_for_health(request.uri().path()) => None,
-            None => {
-                self.port.stats.add_shed();
-                return Err(Refusal::Overloaded);
-            }
-        };
+        let entered = self.http.in_flight.try_acquire();
+        if entered.is_err() && !asks_for_health(request.uri().path()) {
+            self.port.stats.add_shed();
+            return Err(Refusal::Overloaded);
+        }
         let awaits_continue = request.headers().contains_key(header::EXPECT);
         let (mut parts, incoming) = request.into_parts();
         let body = RequestBody::new(incoming, self.port.settings.max_body);

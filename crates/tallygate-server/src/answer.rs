@@ -4,7 +4,6 @@ use tallygate::{CheckError, Decision, Domain, PolicySet, Verdict};
 
 use crate::question::AdHoc;
 
-/// The answer to a question.
 #[derive(Debug)]
 pub(crate) enum Answer<'q> {
     /// Under policies.

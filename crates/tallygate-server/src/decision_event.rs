@@ -35,7 +35,6 @@ impl Api {
     }
 }
 
-/// What happened to one call.
 #[derive(Debug)]
 pub(crate) struct DecisionEvent<'a> {
     pub(crate) api: Api,

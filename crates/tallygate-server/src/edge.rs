@@ -29,7 +29,6 @@ pub(crate) use json::{ok, problem_response};
 /// What this listener serves, described for programs.
 const OPENAPI: &str = include_str!("../openapi.json");
 
-/// Everything that the HTTP listener serves.
 pub(crate) fn router(app: Arc<App>) -> Router {
     let verbs = Verb::ALL.iter().fold(Router::new(), |router, &verb| {
         let answer = async move |State(app): State<Arc<App>>, headers: HeaderMap, body: Bytes| {

@@ -2,7 +2,6 @@
 
 use tallygate::{Action, Ask, Check, Cost, Descriptor, Key, KeyError, Limit, Timestamp, Verb};
 
-/// One call.
 #[derive(Debug)]
 pub(crate) struct Question {
     pub(crate) verb: Verb,

@@ -1,7 +1,6 @@
-//! A `RateLimitRequest` in protobuf's JSON: names in camelCase or as in the file, numbers also as texts.
+//! A `RateLimitRequest` in protobuf's JSON: names in camelCase or as in the file, numbers also as texts. Everything may
+//! be left out or be null: both mean the default.
 
-use serde::de::{DeserializeOwned, Error as _};
-use serde::{Deserialize, Deserializer};
 use serde_json::{Map, Value};
 use tallygate_http::Problem;
 
@@ -11,114 +10,96 @@ use crate::proto::envoy::extensions::common::ratelimit::v3::rate_limit_descripto
 use crate::proto::envoy::service::ratelimit::v3::RateLimitRequest;
 use crate::proto::envoy::r#type::v3::RateLimitUnit;
 
-/// Reads a body.
 pub(super) fn read(body: &[u8]) -> Result<RateLimitRequest, Problem> {
-    read_json::<Object<WrittenRequest>>(body).map(|Object(written)| written.into())
+    request(read_json(body)?).map_err(|why| Problem::bad_request(format!("The body cannot be read: {why}.")))
 }
 
-// Everything may be left out or be null: both mean the default.
-
-#[derive(Debug, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-struct WrittenRequest {
-    domain: Option<String>,
-    descriptors: Option<Vec<Object<WrittenDescriptor>>>,
-    #[serde(alias = "hits_addend")]
-    hits_addend: Option<Number<u32>>,
+fn request(value: Value) -> Result<RateLimitRequest, String> {
+    Members::read(value, |members| {
+        Ok(RateLimitRequest {
+            domain: members.text("domain")?,
+            descriptors: members.list("descriptors", descriptor)?,
+            hits_addend: members.number(&["hitsAddend", "hits_addend"])?.unwrap_or_default(),
+        })
+    })
 }
 
-#[derive(Debug, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-struct WrittenDescriptor {
-    entries: Option<Vec<Object<WrittenEntry>>>,
-    limit: Option<Object<WrittenLimit>>,
-    #[serde(alias = "hits_addend")]
-    hits_addend: Option<Number<u64>>,
-    #[serde(alias = "is_negative_hits")]
-    is_negative_hits: Option<bool>,
+fn descriptor(value: Value) -> Result<RateLimitDescriptor, String> {
+    Members::read(value, |members| {
+        Ok(RateLimitDescriptor {
+            entries: members.list("entries", entry)?,
+            limit: members.take(&["limit"]).map(limit).transpose()?,
+            hits_addend: members.number(&["hitsAddend", "hits_addend"])?,
+            is_negative_hits: match members.take(&["isNegativeHits", "is_negative_hits"]) {
+                None => false,
+                Some(flag) => flag.as_bool().ok_or("`isNegativeHits` must be true or false")?,
+            },
+        })
+    })
 }
 
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct WrittenEntry {
-    key: Option<String>,
-    value: Option<String>,
+fn entry(value: Value) -> Result<Entry, String> {
+    Members::read(value, |members| Ok(Entry { key: members.text("key")?, value: members.text("value")? }))
 }
 
-#[derive(Debug, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-struct WrittenLimit {
-    #[serde(alias = "requests_per_unit")]
-    requests_per_unit: Option<Number<u32>>,
-    unit: Option<WrittenUnit>,
+fn limit(value: Value) -> Result<RateLimitOverride, String> {
+    Members::read(value, |members| {
+        let unit = members.take(&["unit"]).map(|unit| match unit {
+            Value::String(name) => RateLimitUnit::from_str_name(&name).map(i32::from),
+            number => number.as_i64().and_then(|number| i32::try_from(number).ok()),
+        });
+        let unit =
+            unit.map(|unit| unit.ok_or("`unit` must be SECOND, MINUTE, HOUR, DAY, MONTH or YEAR")).transpose()?;
+        let requests_per_unit = members.number(&["requestsPerUnit", "requests_per_unit"])?.unwrap_or_default();
+        Ok(RateLimitOverride { requests_per_unit, unit: unit.unwrap_or_default() })
+    })
 }
 
-/// An object. A derived reader would take a list of its values as well.
-#[derive(Debug)]
-struct Object<T>(T);
+/// The members of an object that are not read yet.
+struct Members(Map<String, Value>);
 
-impl<'de, T: DeserializeOwned> Deserialize<'de> for Object<T> {
-    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        let members = Map::<String, Value>::deserialize(from)?;
-        T::deserialize(Value::Object(members)).map(Self).map_err(D::Error::custom)
+impl Members {
+    /// Reads all members of an object.
+    fn read<T>(value: Value, read: impl FnOnce(&mut Self) -> Result<T, String>) -> Result<T, String> {
+        let Value::Object(members) = value else { return Err("expected an object".to_owned()) };
+        let mut members = Self(members);
+        let read = read(&mut members)?;
+        match members.0.keys().next() {
+            Some(unknown) => Err(format!("there is no field `{}`, or it is given twice", unknown.escape_debug())),
+            None => Ok(read),
+        }
     }
-}
 
-#[derive(Debug)]
-struct Number<N>(N);
+    /// By any of its names.
+    fn take(&mut self, names: &[&str]) -> Option<Value> {
+        names.iter().find_map(|name| self.0.shift_remove(*name)).filter(|value| !value.is_null())
+    }
 
-impl<'de, N: TryFrom<i128>> Deserialize<'de> for Number<N> {
-    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        let count = match Value::deserialize(from)? {
+    fn text(&mut self, name: &str) -> Result<String, String> {
+        match self.take(&[name]) {
+            None => Ok(String::new()),
+            Some(Value::String(text)) => Ok(text),
+            Some(_) => Err(format!("`{name}` must be a text")),
+        }
+    }
+
+    fn list<T>(&mut self, name: &str, read: impl Fn(Value) -> Result<T, String>) -> Result<Vec<T>, String> {
+        match self.take(&[name]) {
+            None => Ok(Vec::new()),
+            Some(Value::Array(values)) => values.into_iter().map(read).collect(),
+            Some(_) => Err(format!("`{name}` must be a list")),
+        }
+    }
+
+    fn number<N: TryFrom<i128>>(&mut self, names: &[&str]) -> Result<Option<N>, String> {
+        let Some(value) = self.take(names) else { return Ok(None) };
+        let count = match value {
             Value::Number(number) => exact(&number),
             Value::String(text) => text.parse::<u64>().ok().map(i128::from),
             _ => None,
         };
-        let fitting = count.and_then(|count| N::try_from(count).ok()).map(Self);
-        fitting.ok_or_else(|| D::Error::custom(format!("expected a whole number of {} bits", 8 * size_of::<N>())))
-    }
-}
-
-#[derive(Debug)]
-struct WrittenUnit(i32);
-
-impl<'de> Deserialize<'de> for WrittenUnit {
-    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        let unit = match Value::deserialize(from)? {
-            Value::String(name) => RateLimitUnit::from_str_name(&name).map(i32::from),
-            Value::Number(number) => number.as_i64().and_then(|number| i32::try_from(number).ok()),
-            _ => None,
-        };
-        unit.map(Self).ok_or_else(|| D::Error::custom("expected a unit: SECOND, MINUTE, HOUR, DAY, MONTH or YEAR"))
-    }
-}
-
-impl From<WrittenRequest> for RateLimitRequest {
-    fn from(written: WrittenRequest) -> Self {
-        Self {
-            domain: written.domain.unwrap_or_default(),
-            descriptors: written.descriptors.unwrap_or_default().into_iter().map(|Object(one)| one.into()).collect(),
-            hits_addend: written.hits_addend.map_or(0, |Number(units)| units),
-        }
-    }
-}
-
-impl From<WrittenDescriptor> for RateLimitDescriptor {
-    fn from(written: WrittenDescriptor) -> Self {
-        let entry = |Object(entry): Object<WrittenEntry>| Entry {
-            key: entry.key.unwrap_or_default(),
-            value: entry.value.unwrap_or_default(),
-        };
-        let limit = |Object(limit): Object<WrittenLimit>| RateLimitOverride {
-            requests_per_unit: limit.requests_per_unit.map_or(0, |Number(requests)| requests),
-            unit: limit.unit.map_or(0, |WrittenUnit(unit)| unit),
-        };
-        Self {
-            entries: written.entries.unwrap_or_default().into_iter().map(entry).collect(),
-            limit: written.limit.map(limit),
-            hits_addend: written.hits_addend.map(|Number(units)| units),
-            is_negative_hits: written.is_negative_hits.unwrap_or_default(),
-        }
+        let fitting = count.and_then(|count| N::try_from(count).ok()).map(Some);
+        fitting.ok_or_else(|| format!("`{}` must be a whole number of {} bits", names[0], 8 * size_of::<N>()))
     }
 }
 

@@ -4,7 +4,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use prost_types::value::Kind;
 use prost_types::{Duration, Struct};
-use serde_json::{Map, Value};
+use serde_json::{Value, json};
 
 use crate::proto::envoy::config::core::v3::HeaderValue;
 use crate::proto::envoy::service::ratelimit::v3::RateLimitResponse;
@@ -12,51 +12,39 @@ use crate::proto::envoy::service::ratelimit::v3::rate_limit_response::{Descripto
 
 /// The object of an answer. What this server never says, such as headers for the upstream, has no words here.
 pub(super) fn write(response: &RateLimitResponse) -> Value {
-    let mut object = Object::default();
-    object.put("overallCode", response.overall_code().as_str_name());
-    object.put_all("statuses", response.statuses.iter().map(status));
-    object.put_all("responseHeadersToAdd", response.response_headers_to_add.iter().map(header));
-    if !response.raw_body.is_empty() {
-        object.put("rawBody", STANDARD.encode(&response.raw_body));
-    }
-    if let Some(metadata) = &response.dynamic_metadata {
-        object.put("dynamicMetadata", structure(metadata));
-    }
-    object.into()
+    message(json!({
+        "overallCode": response.overall_code().as_str_name(),
+        "statuses": response.statuses.iter().map(status).collect::<Vec<_>>(),
+        "responseHeadersToAdd": response.response_headers_to_add.iter().map(header).collect::<Vec<_>>(),
+        "rawBody": STANDARD.encode(&response.raw_body),
+        "dynamicMetadata": response.dynamic_metadata.as_ref().map(structure),
+    }))
 }
 
 fn status(status: &DescriptorStatus) -> Value {
-    let mut object = Object::default();
-    object.put("code", status.code().as_str_name());
-    if let Some(limit) = &status.current_limit {
-        object.put("currentLimit", limit_object(limit));
-    }
-    object.put_count("limitRemaining", status.limit_remaining);
-    if let Some(span) = &status.duration_until_reset {
-        object.put("durationUntilReset", duration(span));
-    }
-    object.into()
+    message(json!({
+        "code": status.code().as_str_name(),
+        "currentLimit": status.current_limit.as_ref().map(limit),
+        "limitRemaining": status.limit_remaining,
+        "durationUntilReset": status.duration_until_reset.as_ref().map(duration),
+    }))
 }
 
-fn limit_object(limit: &RateLimit) -> Value {
-    let mut object = Object::default();
-    if !limit.name.is_empty() {
-        object.put("name", limit.name.as_str());
-    }
-    object.put_count("requestsPerUnit", limit.requests_per_unit);
-    if limit.unit != 0 {
-        object.put("unit", limit.unit().as_str_name());
-    }
-    object.into()
+fn limit(limit: &RateLimit) -> Value {
+    let unit = (limit.unit != 0).then(|| limit.unit().as_str_name());
+    message(json!({ "name": limit.name, "requestsPerUnit": limit.requests_per_unit, "unit": unit }))
 }
 
 fn header(header: &HeaderValue) -> Value {
-    let mut object = Object::default();
-    object.put("key", header.key.as_str());
-    if !header.value.is_empty() {
-        object.put("value", header.value.as_str());
+    message(json!({ "key": header.key, "value": header.value }))
+}
+
+/// Without the members that have their default.
+fn message(mut members: Value) -> Value {
+    if let Value::Object(members) = &mut members {
+        members.retain(|_, member| ![json!(null), json!(""), json!(0), json!([])].contains(member));
     }
-    object.into()
+    members
 }
 
 /// Seconds, with none, three, six or nine digits behind the point. Never negative here.
@@ -92,37 +80,8 @@ fn number_value(number: f64) -> Value {
     if number.fract() == 0.0 && number.abs() <= EXACT { (number as i64).into() } else { number.into() }
 }
 
-#[derive(Debug, Default)]
-struct Object(Map<String, Value>);
-
-impl Object {
-    fn put(&mut self, name: &str, value: impl Into<Value>) {
-        self.0.insert(name.to_owned(), value.into());
-    }
-
-    fn put_all(&mut self, name: &str, values: impl ExactSizeIterator<Item = Value>) {
-        if values.len() > 0 {
-            self.put(name, values.collect::<Vec<Value>>());
-        }
-    }
-
-    fn put_count(&mut self, name: &str, count: u32) {
-        if count > 0 {
-            self.put(name, count);
-        }
-    }
-}
-
-impl From<Object> for Value {
-    fn from(object: Object) -> Self {
-        Self::Object(object.0)
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
     use crate::proto::envoy::service::ratelimit::v3::rate_limit_response::Code;
     use crate::proto::envoy::service::ratelimit::v3::rate_limit_response::rate_limit::Unit;

@@ -1,11 +1,9 @@
 //! `grpc.health.v1`: whether calls should be sent here, asked once or watched.
 
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 
 use tokio::sync::mpsc;
-use tonic::codegen::tokio_stream::Stream;
+use tonic::codegen::tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, async_trait};
 use tonic_health::pb::health_check_response::ServingStatus;
 use tonic_health::pb::{HealthCheckRequest, HealthCheckResponse, health_server};
@@ -13,7 +11,6 @@ use tonic_health::pb::{HealthCheckRequest, HealthCheckResponse, health_server};
 use crate::app::App;
 use crate::proto::envoy::service::ratelimit::v3::rate_limit_service_server::SERVICE_NAME;
 
-/// Answers from the state of the server as it is now.
 #[derive(Debug)]
 pub(super) struct Health {
     app: Arc<App>,
@@ -34,9 +31,12 @@ fn serving(app: &App) -> ServingStatus {
     if app.ready().is_ok() { ServingStatus::Serving } else { ServingStatus::NotServing }
 }
 
-fn answer(status: ServingStatus) -> HealthCheckResponse {
-    HealthCheckResponse { status: status.into() }
+fn answer(status: ServingStatus) -> Result<HealthCheckResponse, Status> {
+    Ok(HealthCheckResponse { status: status.into() })
 }
+
+/// What a watcher is told.
+type Changes = ReceiverStream<Result<HealthCheckResponse, Status>>;
 
 #[async_trait]
 impl health_server::Health for Health {
@@ -48,19 +48,19 @@ impl health_server::Health for Health {
             let service = service.escape_debug();
             return Err(Status::not_found(format!("there is no service `{service}`: ask for `{SERVICE_NAME}` or ``")));
         }
-        Ok(Response::new(answer(serving(&self.app))))
+        answer(serving(&self.app)).map(Response::new)
     }
 
     async fn watch(&self, request: Request<HealthCheckRequest>) -> Result<Response<Changes>, Status> {
         let known = is_known(&request.into_inner().service);
         let (sender, changes) = mpsc::channel(1);
         tokio::spawn(watch(Arc::clone(&self.app), known, sender));
-        Ok(Response::new(Changes(changes)))
+        Ok(Response::new(Changes::new(changes)))
     }
 }
 
 /// Tells every change until nobody listens. A service that is not known here will not be while this runs.
-async fn watch(app: Arc<App>, known: bool, sender: mpsc::Sender<HealthCheckResponse>) {
+async fn watch(app: Arc<App>, known: bool, sender: mpsc::Sender<Result<HealthCheckResponse, Status>>) {
     if !known {
         let _ = sender.send(answer(ServingStatus::ServiceUnknown)).await;
         return sender.closed().await;
@@ -84,17 +84,5 @@ async fn watch(app: Arc<App>, known: bool, sender: mpsc::Sender<HealthCheckRespo
             // Neither will change any more.
             else => return sender.closed().await,
         }
-    }
-}
-
-/// What a watcher is told.
-#[derive(Debug)]
-pub(super) struct Changes(mpsc::Receiver<HealthCheckResponse>);
-
-impl Stream for Changes {
-    type Item = Result<HealthCheckResponse, Status>;
-
-    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        self.0.poll_recv(cx).map(|change| change.map(Ok))
     }
 }

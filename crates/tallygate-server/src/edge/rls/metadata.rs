@@ -5,41 +5,19 @@ use std::collections::BTreeMap;
 use prost_types::value::Kind;
 use prost_types::{ListValue, Struct, Value};
 use tallygate::{Mode, Ruling, Verdict};
-use tallygate_http::{NO_POLICY, millis_up};
+use tallygate_http::verdict_answer;
 
 /// `domain`; `metadata`, joined from all policies that let the call pass, as Envoy's own service does; and our numbers under
 /// `tallygate`.
 pub(super) fn metadata(domain: &str, verdict: &Verdict) -> Struct {
-    let mut fields = BTreeMap::from([
-        ("domain".to_owned(), Value::from(domain)),
-        ("tallygate".to_owned(), structure(numbers(verdict))),
-    ]);
+    let numbers = serde_json::to_value(verdict_answer(verdict).binding()).expect("its members are numbers and strings");
+    let mut fields =
+        BTreeMap::from([("domain".to_owned(), Value::from(domain)), ("tallygate".to_owned(), from_json(numbers))]);
     let joined = joined(verdict.rulings());
     if !joined.is_empty() {
         fields.insert("metadata".to_owned(), structure(joined));
     }
     Struct { fields }
-}
-
-/// The numbers of the policy that binds.
-fn numbers(verdict: &Verdict) -> BTreeMap<String, Value> {
-    let binding = verdict.binding();
-    let status = binding.map(Ruling::status);
-    let millis = |span| number(millis_up(span));
-    let retry_after = match status {
-        Some(status) => status.retry_after().map(millis),
-        None => Some(number(0)),
-    };
-    let fields = [
-        ("allowed", Value::from(verdict.allowed())),
-        ("source", Value::from(binding.map_or(NO_POLICY, |ruling| ruling.source().name()))),
-        ("policy", binding.map_or_else(null, |ruling| Value::from(ruling.policy().name()))),
-        ("limit", status.map_or_else(null, |status| number(status.limit()))),
-        ("remaining", status.map_or_else(null, |status| number(status.remaining()))),
-        ("retry_after_ms", retry_after.unwrap_or_else(null)),
-        ("reset_after_ms", status.map_or_else(|| number(0), |status| millis(status.reset_after()))),
-    ];
-    fields.map(|(name, value)| (name.to_owned(), value)).into()
 }
 
 /// The metadata of the policies that did not refuse, descriptor after descriptor. What is there stays; objects are
@@ -93,11 +71,6 @@ fn structure(fields: BTreeMap<String, Value>) -> Value {
 
 fn null() -> Value {
     Value { kind: Some(Kind::NullValue(0)) }
-}
-
-#[expect(clippy::cast_precision_loss, reason = "a Struct holds no other numbers; these are for people and logs")]
-fn number(count: u64) -> Value {
-    Value::from(count as f64)
 }
 
 #[cfg(test)]

@@ -38,7 +38,6 @@ struct WrittenPolicies {
     charged_at_us: Option<u64>,
 }
 
-/// Reads a body.
 pub(super) fn read(verb: Verb, body: &[u8]) -> Result<Question, Problem> {
     let object: Map<String, Value> = read_json(body)?;
     if object.contains_key("key") {

@@ -11,7 +11,6 @@ use crate::edge::json::{json_response, ok, problem_json, problem_response};
 use crate::edge::store_problem;
 use crate::question::AdHoc;
 
-/// Writes the answer to a question with this verb.
 pub(super) fn write(verb: Verb, answer: &Answer<'_>, dialect: Dialect) -> Response {
     match answer {
         Answer::Verdict(verdict) if verb.effect() == Effect::GivesBack => match verdict.store_error() {

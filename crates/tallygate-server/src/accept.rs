@@ -9,6 +9,7 @@ use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
@@ -107,22 +108,20 @@ pub(crate) trait Protocol: Clone + Send + Sync + 'static {
     const NO_ROOM: &'static [u8];
 
     /// Serves one connection until it ends, as [`Port::drain`] and [`Port::cut`] demand. IPv4 peers have IPv4 addresses.
-    fn serve<I>(
+    fn serve(
         self,
-        stream: I,
+        stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
         peer: SocketAddr,
         accepted_at: Instant,
         port: Arc<Port>,
-    ) -> impl Future<Output = ()> + Send
-    where
-        I: AsyncRead + AsyncWrite + Unpin + Send + 'static;
+    ) -> impl Future<Output = ()> + Send;
 }
 
 /// Serves connections until `port.drain` is cancelled; then stops accepting, lets what is under way finish for
 /// `drain_timeout`, cuts the rest, and returns how many connections it cut.
 pub(crate) async fn serve<P: Protocol>(listener: Listener, port: Port, protocol: P) -> usize {
     let port = Arc::new(port);
-    let slots = Slots::new(&port.settings);
+    let slots = Slots::new(&port.settings, &port.stats);
     let connections = TaskTracker::new();
     let lingering = TaskTracker::new();
     let mut short_of_descriptors = false;
@@ -154,7 +153,7 @@ pub(crate) async fn serve<P: Protocol>(listener: Listener, port: Port, protocol:
                 connections.spawn(connection(stream, addr, slot, protocol.clone(), Arc::clone(&port)));
             }
             None => {
-                port.stats.add_shed();
+                port.stats.shed.fetch_add(1, Relaxed);
                 // Few at a time: under a flood a silent close is cheaper than an answer.
                 if port.tls.is_none() && lingering.len() < MAX_TURNED_AWAY {
                     lingering.spawn(turn_away(stream, P::NO_ROOM));
@@ -183,7 +182,6 @@ fn gone(error: &io::Error) -> bool {
 /// One connection, from the handshake to its end. The slot is held until then.
 async fn connection<P: Protocol>(stream: TcpStream, addr: SocketAddr, _slot: Slot, protocol: P, port: Arc<Port>) {
     let accepted_at = Instant::now();
-    let _gauge = port.stats.connection();
     // Answers are small and whole: waiting to fill a packet would only delay them. A closed socket fails later.
     let _ = stream.set_nodelay(true);
     let Some(tls) = &port.tls else {

@@ -9,71 +9,56 @@ use axum::middleware::{self, Next};
 use axum::response::Response;
 use axum::routing::{get, post};
 use http::header::CONTENT_TYPE;
-use http::{HeaderMap, HeaderValue, Method};
+use http::{HeaderValue, Method, StatusCode};
 use serde_json::{Value, json};
 use tallygate::Policy;
-
-use crate::accept::ListenStats;
-use crate::app::App;
-use crate::edge::{authorize, livez, not_allowed, not_found, ok, problem_response, readyz};
-use crate::metrics::Sources;
-use crate::reload::{Reloaded, Reloader};
-use http::StatusCode;
 use tallygate_http::Problem;
 
-/// What the admin listener knows beyond what all share.
+use crate::app::App;
+use crate::edge::{Refused, authorize, livez, not_allowed, not_found, ok, readyz};
+use crate::metrics::Sources;
+use crate::reload::{Reloaded, Reloader};
+
+/// What the admin listener knows.
 #[derive(Clone)]
 pub(crate) struct Admin {
-    pub(crate) app: Arc<App>,
+    pub(crate) sources: Sources,
     pub(crate) reloader: Arc<Reloader>,
-    pub(crate) listeners: Arc<[(&'static str, Arc<ListenStats>)]>,
-    #[cfg(feature = "otlp")]
-    pub(crate) traces: Option<crate::telemetry::Traces>,
 }
 
 /// Everything that the admin listener serves. With a token, nothing but the probes is open; without one, only what
 /// changes nothing.
 pub(crate) fn router(admin: Admin) -> Router {
+    let app = Arc::clone(&admin.sources.app);
     let guarded = Router::new()
         .route("/metrics", get(metrics))
         .route("/v1/config", get(config))
         .route("/rlconfig", get(config))
         .route("/-/reload", post(reload))
-        .layer(middleware::from_fn_with_state(Arc::clone(&admin.app), guard));
-    let open = Router::new().route("/livez", get(livez)).route("/readyz", get(readyz));
-    let open = open.with_state(Arc::clone(&admin.app));
+        .layer(middleware::from_fn_with_state(Arc::clone(&app), guard));
+    let open = Router::new().route("/livez", get(livez)).route("/readyz", get(readyz)).with_state(app);
     guarded.with_state(admin).merge(open).fallback(not_found).method_not_allowed_fallback(not_allowed)
 }
 
-async fn guard(State(app): State<Arc<App>>, headers: HeaderMap, request: Request, next: Next) -> Response {
+async fn guard(State(app): State<Arc<App>>, request: Request, next: Next) -> Result<Response, Refused> {
     let changes_nothing = matches!(*request.method(), Method::GET | Method::HEAD);
-    if changes_nothing && app.token.is_none() {
-        return next.run(request).await;
+    if !changes_nothing || app.token.is_some() {
+        authorize(&app, request.headers())?;
     }
-    match authorize(&app, &headers) {
-        Ok(()) => next.run(request).await,
-        Err(refused) => *refused,
-    }
+    Ok(next.run(request).await)
 }
 
 async fn metrics(State(admin): State<Admin>) -> Response {
-    let sources = Sources {
-        app: &admin.app,
-        reloads: admin.reloader.counters(),
-        listeners: &admin.listeners,
-        #[cfg(feature = "otlp")]
-        traces: admin.traces.as_ref(),
-    };
-    let mut response = Response::new(Body::from(sources.render()));
+    let mut response = Response::new(Body::from(admin.sources.render()));
     let text = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
     response.headers_mut().insert(CONTENT_TYPE, text);
     response
 }
 
 async fn config(State(admin): State<Admin>) -> Response {
-    let loaded = admin.app.policies.load();
+    let loaded = admin.sources.app.policies.load();
     let policies: Vec<Value> = loaded.set.policies().map(|policy| describe(policy)).collect();
-    ok(&json!({"generation": loaded.generation, "store": admin.app.store().place(), "policies": policies}))
+    ok(&json!({"generation": loaded.generation, "store": admin.sources.app.store().place(), "policies": policies}))
 }
 
 fn describe(policy: &Policy) -> Value {
@@ -88,11 +73,11 @@ fn describe(policy: &Policy) -> Value {
     })
 }
 
-async fn reload(State(admin): State<Admin>) -> Response {
-    let reloader = Arc::clone(&admin.reloader);
-    match reloader.reload().await {
-        Reloaded::Applied => ok(&json!({"outcome": "applied", "generation": admin.app.policies.load().generation})),
-        Reloaded::Unchanged => ok(&json!({"outcome": "unchanged", "generation": admin.app.policies.load().generation})),
-        Reloaded::Refused(why) => problem_response(&Problem::of_status(StatusCode::CONFLICT, why)),
-    }
+async fn reload(State(admin): State<Admin>) -> Result<Response, Refused> {
+    let outcome = match admin.reloader.reload().await {
+        Reloaded::Applied => "applied",
+        Reloaded::Unchanged => "unchanged",
+        Reloaded::Refused(why) => return Err(Problem::of_status(StatusCode::CONFLICT, why).into()),
+    };
+    Ok(ok(&json!({"outcome": outcome, "generation": admin.sources.app.policies.load().generation})))
 }

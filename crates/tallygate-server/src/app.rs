@@ -9,7 +9,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::answer::{Answer, AnswerError};
-use crate::decision_event::{Api, Asked, DecisionEvent};
+use crate::decision_event::{Api, Asked, CallOutcome, DecisionEvent};
 use crate::loaded::Loaded;
 use crate::metrics::CallCounters;
 use crate::question::{About, Question};
@@ -71,7 +71,7 @@ impl App {
 
     /// Tells every observer of a call that could not be read.
     pub(crate) fn reject(&self, api: Api) {
-        self.observe(&self.policies.load(), &DecisionEvent::unreadable(api));
+        self.observe(&self.policies.load(), &DecisionEvent { api, outcome: CallOutcome::Invalid, asked: None });
     }
 
     fn observe(&self, loaded: &Loaded, event: &DecisionEvent<'_>) {

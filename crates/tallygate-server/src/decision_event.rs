@@ -64,10 +64,6 @@ impl<'a> DecisionEvent<'a> {
     pub(crate) fn answered(api: Api, asked: Asked<'a>) -> Self {
         Self { api, outcome: asked.outcome(), asked: Some(asked) }
     }
-
-    pub(crate) fn unreadable(api: Api) -> Self {
-        Self { api, outcome: CallOutcome::Invalid, asked: None }
-    }
 }
 
 impl<'a> Asked<'a> {

@@ -2,7 +2,7 @@
 
 mod bounds;
 mod counters;
-mod envoy_json;
+pub(crate) mod envoy_json;
 mod forward_auth;
 mod health;
 mod json;
@@ -16,7 +16,7 @@ use axum::body::Bytes;
 use axum::extract::State;
 use axum::response::Response;
 use axum::routing::{get, post};
-use http::header::{AUTHORIZATION, CONTENT_TYPE, WWW_AUTHENTICATE};
+use http::header::{AUTHORIZATION, CONTENT_TYPE};
 use http::{HeaderMap, HeaderValue, Method, StatusCode, Uri};
 use tallygate::{CheckError, StoreError, Verb};
 use tallygate_http::Problem;
@@ -24,7 +24,7 @@ use tallygate_http::Problem;
 use crate::answer::AnswerError;
 use crate::app::App;
 pub(crate) use health::{livez, readyz};
-pub(crate) use json::{ok, problem_response};
+pub(crate) use json::{Refused, ok};
 
 /// What this listener serves, described for programs.
 const OPENAPI: &str = include_str!("../openapi.json");
@@ -56,7 +56,7 @@ async fn openapi() -> Response {
 }
 
 /// For whoever mistyped a path.
-pub(crate) async fn not_found(uri: Uri) -> Response {
+pub(crate) async fn not_found(uri: Uri) -> Refused {
     const KNOWN: [&str; 9] = [
         "/v1/check",
         "/v1/peek",
@@ -72,20 +72,20 @@ pub(crate) async fn not_found(uri: Uri) -> Response {
         Some(near) => format!("There is nothing here: did you mean `{near}`?"),
         None => "There is nothing here: GET /openapi.json lists what there is.".to_owned(),
     };
-    problem_response(&Problem::of_status(StatusCode::NOT_FOUND, detail))
+    Problem::of_status(StatusCode::NOT_FOUND, detail).into()
 }
 
 /// The router adds which methods are allowed.
-pub(crate) async fn not_allowed(method: Method) -> Response {
+pub(crate) async fn not_allowed(method: Method) -> Refused {
     let detail = format!("{method} is not understood here: see the `Allow` header of this answer.");
-    problem_response(&Problem::of_status(StatusCode::METHOD_NOT_ALLOWED, detail))
+    Problem::of_status(StatusCode::METHOD_NOT_ALLOWED, detail).into()
 }
 
 /// Whether the caller may change what is not its own.
-pub(crate) fn authorize(app: &App, headers: &HeaderMap) -> Result<(), Box<Response>> {
+pub(crate) fn authorize(app: &App, headers: &HeaderMap) -> Result<(), Problem> {
     let Some(token) = &app.token else {
         let detail = "This needs a token, and the server has none: start it with --token-file or TALLYGATE_TOKEN.";
-        return Err(Box::new(problem_response(&Problem::of_status(StatusCode::FORBIDDEN, detail))));
+        return Err(Problem::of_status(StatusCode::FORBIDDEN, detail));
     };
     let shown = headers.get(AUTHORIZATION).and_then(|value| value.to_str().ok());
     let shown =
@@ -94,9 +94,7 @@ pub(crate) fn authorize(app: &App, headers: &HeaderMap) -> Result<(), Box<Respon
         return Ok(());
     }
     let detail = "This needs the server's token: send the header `Authorization: Bearer <token>`.";
-    let mut response = problem_response(&Problem::of_status(StatusCode::UNAUTHORIZED, detail));
-    response.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer realm=\"tallygate\""));
-    Err(Box::new(response))
+    Err(Problem::of_status(StatusCode::UNAUTHORIZED, detail))
 }
 
 /// The store could not answer, and there is no policy that says what to do then. What it said in detail is for the
@@ -112,10 +110,12 @@ fn store_problem(error: &StoreError) -> Problem {
 }
 
 /// Why a question has no answer, as callers are told.
-fn answer_problem(error: &AnswerError) -> Problem {
-    match error {
-        AnswerError::UnknownDomain { .. } => Problem::of_status(StatusCode::NOT_FOUND, error.to_string()),
-        AnswerError::Check(CheckError::Store(error)) => store_problem(error),
-        AnswerError::Check(_) => Problem::bad_request(error.to_string()),
+impl From<AnswerError> for Refused {
+    fn from(error: AnswerError) -> Self {
+        Self::from(match error {
+            AnswerError::UnknownDomain { .. } => Problem::of_status(StatusCode::NOT_FOUND, error.to_string()),
+            AnswerError::Check(CheckError::Store(error)) => store_problem(&error),
+            AnswerError::Check(_) => Problem::bad_request(error.to_string()),
+        })
     }
 }

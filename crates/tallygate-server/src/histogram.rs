@@ -3,22 +3,8 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// The upper bounds of the buckets, in nanoseconds: 50 µs to 1 s.
-const BOUNDS: [u64; 13] = [
-    50_000,
-    100_000,
-    250_000,
-    500_000,
-    1_000_000,
-    2_500_000,
-    5_000_000,
-    10_000_000,
-    25_000_000,
-    50_000_000,
-    100_000_000,
-    250_000_000,
-    1_000_000_000,
-];
+/// The upper bounds of the buckets, in microseconds: 50 µs to 1 s.
+const BOUNDS: [u64; 13] = [50, 100, 250, 500, 1000, 2500, 5000, 10_000, 25_000, 50_000, 100_000, 250_000, 1_000_000];
 
 /// Durations by bucket. Observing is two relaxed additions; whoever reads adds up.
 #[derive(Debug, Default)]
@@ -31,9 +17,9 @@ pub struct Histogram {
 impl Histogram {
     /// Counts one duration.
     pub fn observe(&self, took: Duration) {
-        let nanos = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
-        let bucket = BOUNDS.partition_point(|bound| *bound < nanos);
+        let bucket = BOUNDS.partition_point(|bound| Duration::from_micros(*bound) < took);
         self.buckets[bucket].fetch_add(1, Ordering::Relaxed);
+        let nanos = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
         self.sum_nanos.fetch_add(nanos, Ordering::Relaxed);
     }
 
@@ -42,18 +28,13 @@ impl Histogram {
     /// and not in the sum yet.
     pub fn snapshot(&self) -> (Vec<(f64, u64)>, f64, u64) {
         let mut count = 0;
-        let mut counts = self.buckets.iter().map(|bucket| {
+        let counts = self.buckets.each_ref().map(|bucket| {
             count += bucket.load(Ordering::Relaxed);
             count
         });
-        let upto: Vec<(f64, u64)> = BOUNDS
-            .iter()
-            .zip(&mut counts)
-            .map(|(bound, count)| (Duration::from_nanos(*bound).as_secs_f64(), count))
-            .collect();
-        counts.next();
-        drop(counts);
-        (upto, Duration::from_nanos(self.sum_nanos.load(Ordering::Relaxed)).as_secs_f64(), count)
+        let bounds = BOUNDS.iter().map(|bound| Duration::from_micros(*bound).as_secs_f64());
+        let sum = Duration::from_nanos(self.sum_nanos.load(Ordering::Relaxed));
+        (bounds.zip(counts).collect(), sum.as_secs_f64(), count)
     }
 }
 

@@ -7,46 +7,37 @@ mod connection;
 mod refusal;
 mod request;
 
-use std::convert::Infallible;
 use std::sync::Arc;
 
-use axum::body::{Body, Bytes};
-use http::{Request, Response};
+use axum::Router;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
-use tower::{BoxError, Service};
 
 use crate::accept::{self, ListenSettings, ListenStats, Listener, Port, Tls};
 
-/// A service, and what limits its requests. Clones share the limit.
+/// A router, and what limits its requests. Clones share the limit.
 #[derive(Debug, Clone)]
-struct Http<S> {
-    service: S,
+struct Http {
+    router: Router,
     in_flight: Arc<Semaphore>,
 }
 
-/// Serves `service` until `shutdown` is cancelled; then stops accepting, lets what is under way finish for
+/// Serves `router` until `shutdown` is cancelled; then stops accepting, lets what is under way finish for
 /// `settings.drain_timeout`, cuts the rest, and returns how many connections it cut.
 ///
-/// The service finds axum's `ConnectInfo<SocketAddr>` in the extensions of a request. An axum `Router` fits, and so does
-/// what tonic's `Routes::into_axum_router` makes.
-pub async fn serve<S, B>(
+/// Handlers find axum's `ConnectInfo<SocketAddr>` in the extensions of a request. What tonic's `Routes::into_axum_router`
+/// makes fits, too.
+pub async fn serve(
     listener: Listener,
     name: &'static str,
-    service: S,
+    router: Router,
     settings: &ListenSettings,
     tls: Option<Tls>,
     shutdown: CancellationToken,
     stats: Arc<ListenStats>,
-) -> usize
-where
-    S: Service<Request<Body>, Response = Response<B>, Error = Infallible> + Clone + Send + Sync + 'static,
-    S::Future: Send,
-    B: http_body::Body<Data = Bytes> + Send + 'static,
-    B::Error: Into<BoxError>,
-{
-    let http =
-        Http { service, in_flight: Arc::new(Semaphore::new(settings.max_in_flight.min(Semaphore::MAX_PERMITS))) };
+) -> usize {
+    let in_flight = Arc::new(Semaphore::new(settings.max_in_flight.min(Semaphore::MAX_PERMITS)));
     let (settings, cut) = (settings.clone(), CancellationToken::new());
-    accept::serve(listener, Port { name, settings, stats, tls, drain: shutdown, cut }, http).await
+    let port = Port { name, settings, stats, tls, drain: shutdown, cut };
+    accept::serve(listener, port, Http { router, in_flight }).await
 }

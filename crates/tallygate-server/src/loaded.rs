@@ -45,8 +45,8 @@ const SOURCES: usize = Source::ALL.len();
 pub(crate) struct PolicyCounters {
     decisions: [[AtomicU64; SOURCES]; OUTCOMES],
     units: [AtomicU64; OUTCOMES],
-    near: AtomicU64,
-    refunded: AtomicU64,
+    pub(crate) near: AtomicU64,
+    pub(crate) refunded: AtomicU64,
 }
 
 impl Loaded {
@@ -99,13 +99,5 @@ impl PolicyCounters {
     pub(crate) fn units(&self) -> impl Iterator<Item = (RulingOutcome, u64)> {
         let counts = self.units.iter().map(|count| count.load(Relaxed));
         RulingOutcome::ALL.iter().copied().zip(counts).filter(|(_, count)| *count > 0)
-    }
-
-    pub(crate) fn near(&self) -> u64 {
-        self.near.load(Relaxed)
-    }
-
-    pub(crate) fn refunded(&self) -> u64 {
-        self.refunded.load(Relaxed)
     }
 }

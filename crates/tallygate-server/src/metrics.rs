@@ -3,7 +3,7 @@
 mod text;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use crate::accept::ListenStats;
 use crate::answer::AnswerError;
@@ -37,19 +37,21 @@ pub(crate) struct ReloadCounters {
     pub(crate) refused: AtomicU64,
     /// Whether the last attempt left the policies as the files say.
     pub(crate) last_failed: AtomicU64,
-    /// Seconds since 1970.
-    pub(crate) last_at: AtomicI64,
+    /// Microseconds since 1970.
+    pub(crate) last_at: AtomicU64,
 }
 
-pub(crate) struct Sources<'a> {
-    pub(crate) app: &'a App,
-    pub(crate) reloads: &'a ReloadCounters,
-    pub(crate) listeners: &'a [(&'static str, Arc<ListenStats>)],
+/// Where the figures come from.
+#[derive(Clone)]
+pub(crate) struct Sources {
+    pub(crate) app: Arc<App>,
+    pub(crate) reloads: Arc<ReloadCounters>,
+    pub(crate) listeners: Arc<[(&'static str, Arc<ListenStats>)]>,
     #[cfg(feature = "otlp")]
-    pub(crate) traces: Option<&'a crate::telemetry::Traces>,
+    pub(crate) traces: Option<crate::telemetry::Traces>,
 }
 
-impl Sources<'_> {
+impl Sources {
     /// The page, in Prometheus' text format.
     pub(crate) fn render(&self) -> String {
         let mut page = Exposition::default();
@@ -59,7 +61,7 @@ impl Sources<'_> {
         self.config(&mut page);
         self.listeners(&mut page);
         #[cfg(feature = "otlp")]
-        if let Some(traces) = self.traces {
+        if let Some(traces) = &self.traces {
             page.counter("tallygate_spans_total", "Spans of sampled decisions, by what became of them.");
             for (outcome, count) in traces.counts() {
                 page.sample(&[("outcome", outcome)], count);
@@ -93,9 +95,9 @@ impl Sources<'_> {
             }
         }
         page.counter("tallygate_near_limit_total", "Allowed calls that left a limit nearly used up.");
-        page.samples(policies().map(|(labels, _, counters)| (labels, counters.near())));
+        page.samples(policies().map(|(labels, _, counters)| (labels, counters.near.load(Relaxed))));
         page.counter("tallygate_refunded_units_total", "Units that were given back.");
-        page.samples(policies().map(|(labels, _, counters)| (labels, counters.refunded())));
+        page.samples(policies().map(|(labels, _, counters)| (labels, counters.refunded.load(Relaxed))));
         page.gauge("tallygate_limit_units", "The most that a policy allows at one instant.");
         page.samples(limits().map(|(labels, limit)| (labels, limit.capacity())));
         page.gauge("tallygate_limit_window_seconds", "The window of a policy's limit.");
@@ -150,7 +152,7 @@ impl Sources<'_> {
     }
 
     fn config(&self, page: &mut Exposition) {
-        let reloads = self.reloads;
+        let reloads = &self.reloads;
         page.number(
             "tallygate_config_generation",
             "How many policy sets have been in force.",
@@ -164,7 +166,7 @@ impl Sources<'_> {
         page.number(
             "tallygate_config_last_reload_timestamp_seconds",
             "When the files were last read.",
-            reloads.last_at.load(Relaxed),
+            reloads.last_at.load(Relaxed) / 1_000_000,
         );
         page.counter("tallygate_config_reloads_total", "Configuration reloads, by outcome.");
         let outcomes =

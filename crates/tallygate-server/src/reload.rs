@@ -3,8 +3,9 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
+use tallygate::Clock;
 use tallygate_config::{Config, Findings};
 use tokio::sync::{Mutex, Notify};
 use tokio::task::spawn_blocking;
@@ -29,7 +30,7 @@ pub(crate) struct Reloader {
     /// `None`: the policies are built in.
     path: Option<PathBuf>,
     tls: Option<Tls>,
-    counters: ReloadCounters,
+    pub(crate) counters: Arc<ReloadCounters>,
     files: Mutex<Files>,
     on_event: Arc<dyn Fn(Event<'_>) + Send + Sync>,
 }
@@ -57,13 +58,9 @@ impl Reloader {
         on_event: Arc<dyn Fn(Event<'_>) + Send + Sync>,
     ) -> Self {
         let files = Mutex::new(Files { tried: Ok(in_force.clone()), in_force });
-        let reloader = Self { app, path, tls, counters: ReloadCounters::default(), files, on_event };
-        reloader.counters.last_at.store(unix_seconds(), Relaxed);
+        let reloader = Self { app, path, tls, counters: Arc::default(), files, on_event };
+        reloader.counters.last_at.store(Clock::system().now().as_micros(), Relaxed);
         reloader
-    }
-
-    pub(crate) fn counters(&self) -> &ReloadCounters {
-        &self.counters
     }
 
     /// Reads everything again: policies and certificates.
@@ -133,7 +130,7 @@ impl Reloader {
         };
         counter.fetch_add(1, Relaxed);
         self.counters.last_failed.store(failed, Relaxed);
-        self.counters.last_at.store(unix_seconds(), Relaxed);
+        self.counters.last_at.store(Clock::system().now().as_micros(), Relaxed);
     }
 
     /// Reads the files again whenever they have changed and come to rest, and whenever `asked`.
@@ -160,11 +157,4 @@ impl Reloader {
             }
         }
     }
-}
-
-/// The wall clock, for a gauge.
-#[expect(clippy::disallowed_methods, reason = "told to people, decides nothing")]
-fn unix_seconds() -> i64 {
-    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    i64::try_from(now.as_secs()).unwrap_or(i64::MAX)
 }

@@ -12,6 +12,7 @@ use tokio_util::sync::CancellationToken;
 use crate::accept::{ListenSettings, ListenStats, Listener, Tls, TlsError};
 use crate::admin::{self, Admin};
 use crate::app::App;
+use crate::metrics::Sources;
 use crate::reload::Reloader;
 use crate::settings::Settings;
 use crate::store::ServedStore;
@@ -97,9 +98,9 @@ pub async fn run(
     let watch = tokio::spawn(Arc::clone(&reloader).watch(Arc::clone(&settings.reload.0), stop.clone()));
     let stats: Arc<[(&'static str, Arc<ListenStats>)]> =
         ["http", "grpc", "admin"].map(|name| (name, Arc::new(ListenStats::default()))).into();
-    let admin = Admin {
+    let sources = Sources {
         app: Arc::clone(&app),
-        reloader,
+        reloads: Arc::clone(&reloader.counters),
         listeners: Arc::clone(&stats),
         #[cfg(feature = "otlp")]
         traces: settings.traces.clone(),
@@ -109,7 +110,7 @@ pub async fn run(
     let routers = [
         (listeners.http, settings.listen.clone(), edge::router(Arc::clone(&app))),
         (listeners.grpc, grpc.clone(), edge::rls::router(Arc::clone(&app), &grpc)),
-        (listeners.admin, settings.listen.clone(), admin::router(admin)),
+        (listeners.admin, settings.listen.clone(), admin::router(Admin { sources, reloader })),
     ];
     #[cfg(feature = "otlp")]
     let routers = routers.map(|(listener, listen, router)| match &settings.traces {

@@ -23,6 +23,7 @@ use tokio::task::JoinSet;
 
 pub use audit::AuditFigures;
 use audit::Figures;
+pub(crate) use backoff::jitter;
 use breaker::{Breaker, Guarded};
 use deadline::Timely;
 pub use health::Condition;

@@ -2,82 +2,67 @@
 
 use std::collections::HashMap;
 use std::net::IpAddr;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tallygate_http::Prefixes;
 
-use super::ListenSettings;
-
-#[derive(Clone, Debug)]
-pub(super) struct Slots(Arc<Inner>);
+use super::{ListenSettings, ListenStats};
 
 #[derive(Debug)]
-struct Inner {
-    max: usize,
-    max_per_peer: usize,
-    cap_loopback: bool,
+pub(super) struct Slots {
+    settings: ListenSettings,
+    /// The connections that are counted there are those that have a slot.
+    stats: Arc<ListenStats>,
     /// Only accepting and closing take this lock, never a request.
-    open: Mutex<Open>,
-}
-
-#[derive(Debug, Default)]
-struct Open {
-    total: usize,
-    by_peer: HashMap<String, usize>,
+    by_peer: Mutex<HashMap<String, usize>>,
 }
 
 impl Slots {
-    pub(super) fn new(settings: &ListenSettings) -> Self {
-        Self(Arc::new(Inner {
-            max: settings.max_connections,
-            max_per_peer: settings.max_connections_per_peer,
-            cap_loopback: settings.cap_loopback,
-            open: Mutex::default(),
-        }))
+    pub(super) fn new(settings: &ListenSettings, stats: &Arc<ListenStats>) -> Arc<Self> {
+        Arc::new(Self { settings: settings.clone(), stats: Arc::clone(stats), by_peer: Mutex::default() })
     }
 
     /// `None` when there are too many. The slot is free again when it is dropped.
-    pub(super) fn take(&self, ip: IpAddr) -> Option<Slot> {
+    pub(super) fn take(self: &Arc<Self>, ip: IpAddr) -> Option<Slot> {
         // Whoever has one address of a /64 has them all: counted singly they would be no cap.
-        let peer = (self.0.cap_loopback || !ip.is_loopback()).then(|| Prefixes::default().mask(ip));
-        let mut open = self.0.open();
-        if open.total >= self.0.max {
+        let peer = (self.settings.cap_loopback || !ip.is_loopback()).then(|| Prefixes::default().mask(ip));
+        let mut by_peer = self.by_peer();
+        if self.stats.connections() >= self.settings.max_connections as u64 {
             return None;
         }
         if let Some(peer) = &peer {
-            let count = open.by_peer.entry(peer.clone()).or_default();
-            if *count >= self.0.max_per_peer {
+            let count = by_peer.entry(peer.clone()).or_default();
+            if *count >= self.settings.max_connections_per_peer {
                 return None;
             }
             *count += 1;
         }
-        open.total += 1;
-        Some(Slot { slots: self.clone(), peer })
+        self.stats.connections.fetch_add(1, Relaxed);
+        Some(Slot { slots: Arc::clone(self), peer })
     }
-}
 
-impl Inner {
     /// A panic cannot leave the counts half changed: nothing in between can panic.
-    fn open(&self) -> MutexGuard<'_, Open> {
-        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    fn by_peer(&self) -> MutexGuard<'_, HashMap<String, usize>> {
+        self.by_peer.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 #[derive(Debug)]
 pub(super) struct Slot {
-    slots: Slots,
+    slots: Arc<Slots>,
     peer: Option<String>,
 }
 
 impl Drop for Slot {
     fn drop(&mut self) {
-        let mut open = self.slots.0.open();
-        open.total -= 1;
+        let mut by_peer = self.slots.by_peer();
+        self.slots.stats.connections.fetch_sub(1, Relaxed);
         let Some(peer) = &self.peer else { return };
-        if let Some(count) = open.by_peer.get_mut(peer) {
+        if let Some(count) = by_peer.get_mut(peer) {
             *count -= 1;
             if *count == 0 {
-                open.by_peer.remove(peer);
+                by_peer.remove(peer);
             }
         }
     }
@@ -87,8 +72,9 @@ impl Drop for Slot {
 mod tests {
     use super::*;
 
-    fn slots(max_connections: usize, max_connections_per_peer: usize) -> Slots {
-        Slots::new(&ListenSettings { max_connections, max_connections_per_peer, ..ListenSettings::default() })
+    fn slots(max_connections: usize, max_connections_per_peer: usize) -> Arc<Slots> {
+        let settings = ListenSettings { max_connections, max_connections_per_peer, ..ListenSettings::default() };
+        Slots::new(&settings, &Arc::default())
     }
 
     fn ip(text: &str) -> IpAddr {
@@ -111,8 +97,7 @@ mod tests {
     fn nothing_is_remembered_of_peers_that_left() {
         let slots = slots(10, 1);
         drop((slots.take(ip("192.0.2.1")), slots.take(ip("2001:db8::1"))));
-        let open = slots.0.open();
-        assert_eq!((open.total, open.by_peer.len()), (0, 0));
+        assert_eq!((slots.stats.connections(), slots.by_peer().len()), (0, 0));
     }
 
     #[test]

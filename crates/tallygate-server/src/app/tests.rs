@@ -81,8 +81,9 @@ async fn every_verb_of_both_kinds_of_questions_is_counted() {
         app.answer(Api::Http, &question, None).await.unwrap();
     }
     app.reject(Api::Http);
-    let listed =
-        crate::metrics::Sources { app: &app, reloads: &Default::default(), listeners: &[], traces: None }.render();
+    let sources =
+        crate::metrics::Sources { app, reloads: Default::default(), listeners: Default::default(), traces: None };
+    let listed = sources.render();
     for (outcome, count) in [("allowed", 6), ("denied", 4), ("unavailable", 0), ("invalid", 1)] {
         let line = format!("tallygate_calls_total{{api=\"http\",outcome=\"{outcome}\"}} {count}\n");
         assert!(listed.contains(&line), "{line}{listed}");

@@ -13,8 +13,8 @@ use serde_json::{Value, json};
 use tallygate::{CounterError, CounterName, CounterOp, CounterValue, Counters};
 use tallygate_http::Problem;
 
-use super::json::{ok, problem_response, read_object, require_json, whole};
-use super::{authorize, store_problem};
+use super::json::{ok, read_object, require_json, whole};
+use super::{Refused, authorize, store_problem};
 use crate::app::App;
 
 /// As of the library's own counters: past it, stores differ in what they make of it.
@@ -54,39 +54,37 @@ impl Addition {
 }
 
 /// The value now.
-pub(super) async fn get(State(app): State<Arc<App>>, name: Named) -> Response {
-    counted(&app, name, Ok(CounterOp::Get)).await
+pub(super) async fn get(State(app): State<Arc<App>>, name: Named) -> Result<Response, Refused> {
+    counted(&app, name, CounterOp::Get).await
 }
 
 /// Adds; one, if nothing else is said.
-pub(super) async fn add(State(app): State<Arc<App>>, name: Named, headers: HeaderMap, body: Bytes) -> Response {
+pub(super) async fn add(
+    State(app): State<Arc<App>>,
+    name: Named,
+    headers: HeaderMap,
+    body: Bytes,
+) -> Result<Response, Refused> {
     let addition = match body.is_empty() {
-        true => Ok(Addition::default()),
-        false => require_json(&headers).and_then(|()| read_object::<Addition>(&body)),
+        true => Addition::default(),
+        false => require_json(&headers).and_then(|()| read_object(&body))?,
     };
-    counted(&app, name, addition.and_then(|addition| addition.op())).await
+    counted(&app, name, addition.op()?).await
 }
 
 /// Forgets it: for operators only.
-pub(super) async fn delete(State(app): State<Arc<App>>, name: Named, headers: HeaderMap) -> Response {
-    match authorize(&app, &headers) {
-        Ok(()) => counted(&app, name, Ok(CounterOp::Delete)).await,
-        Err(refused) => *refused,
-    }
+pub(super) async fn delete(State(app): State<Arc<App>>, name: Named, headers: HeaderMap) -> Result<Response, Refused> {
+    authorize(&app, &headers)?;
+    counted(&app, name, CounterOp::Delete).await
 }
 
-async fn counted(app: &App, name: Named, op: Result<CounterOp, Problem>) -> Response {
-    let name = name.map_err(|_| Problem::bad_request("The name of a counter is text: UTF-8, percent-encoded."));
-    let name =
-        name.and_then(|Path(name)| CounterName::new(name).map_err(|error| Problem::bad_request(error.to_string())));
-    let (name, op) = match (name, op) {
-        (Ok(name), Ok(op)) => (name, op),
-        (Err(problem), _) | (_, Err(problem)) => return problem_response(&problem),
-    };
+async fn counted(app: &App, name: Named, op: CounterOp) -> Result<Response, Refused> {
+    let name = name.map_err(|_| Problem::bad_request("The name of a counter is text: UTF-8, percent-encoded."))?;
+    let name = CounterName::new(name.0).map_err(|error| Problem::bad_request(error.to_string()))?;
     match app.store().count(&name, op).await {
-        Ok(value) => ok(&json!({"name": name.as_str(), "value": number(value)})),
-        Err(CounterError::Store(error)) => problem_response(&store_problem(&error)),
-        Err(error) => problem_response(&Problem::of_status(StatusCode::CONFLICT, error.to_string())),
+        Ok(value) => Ok(ok(&json!({"name": name.as_str(), "value": number(value)}))),
+        Err(CounterError::Store(error)) => Err(store_problem(&error).into()),
+        Err(error) => Err(Problem::of_status(StatusCode::CONFLICT, error.to_string()).into()),
     }
 }
 

@@ -11,9 +11,8 @@ use percent_encoding::percent_decode_str;
 use tallygate::{Cost, Descriptor, Outcome, Verb, Verdict};
 use tallygate_http::{Dialect, Prefixes, Problem, client_address, digest, verdict_headers, verdict_problem};
 
-use super::answer_problem;
 use super::bounds::{MAX_ENTRIES, MAX_KEY, bounded_entry};
-use super::json::{problem_json, problem_response};
+use super::json::{Refused, problem_json};
 use crate::app::App;
 use crate::decision_event::Api;
 use crate::question::Question;
@@ -49,21 +48,13 @@ pub(super) async fn answer(
     method: Method,
     headers: HeaderMap,
     RawQuery(query): RawQuery,
-) -> Response {
+) -> Result<Response, Refused> {
     let read = Settings::read(query.as_deref().unwrap_or_default())
         .and_then(|settings| Ok((descriptor(&app, peer, &method, &headers, &settings)?, settings)));
-    let (descriptor, settings) = match read {
-        Ok(read) => read,
-        Err(problem) => {
-            app.reject(Api::ForwardAuth);
-            return problem_response(&problem);
-        }
-    };
+    let (descriptor, settings) = read.inspect_err(|_| app.reject(Api::ForwardAuth))?;
     let question = Question::by_policy(Verb::Check, settings.domain, [descriptor], settings.cost, None);
-    match app.answer(Api::ForwardAuth, &question, None).await {
-        Ok(answer) => write(&answer.into_verdict(), settings.deny_status, app.dialect),
-        Err(error) => problem_response(&answer_problem(&error)),
-    }
+    let answer = app.answer(Api::ForwardAuth, &question, None).await?;
+    Ok(write(&answer.into_verdict(), settings.deny_status, app.dialect))
 }
 
 fn write(verdict: &Verdict, deny_status: StatusCode, dialect: Dialect) -> Response {

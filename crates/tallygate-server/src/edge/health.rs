@@ -8,7 +8,7 @@ use http::StatusCode;
 use serde_json::json;
 use tallygate_http::Problem;
 
-use super::json::{json_response, ok, problem_response};
+use super::json::{Refused, json_response, ok};
 use crate::app::App;
 
 /// Alive, whatever the store does: a restart would not bring that back.
@@ -18,19 +18,19 @@ pub(crate) async fn livez() -> Response {
 
 /// Ready while the store answers and the server is not about to stop. With `?store=optional` the store does not matter: for those
 /// who would send calls nowhere else, because `on_error` answers here.
-pub(crate) async fn readyz(State(app): State<Arc<App>>, RawQuery(query): RawQuery) -> Response {
+pub(crate) async fn readyz(State(app): State<Arc<App>>, RawQuery(query): RawQuery) -> Result<Response, Refused> {
     let query = query.unwrap_or_default();
     let store = form_urlencoded::parse(query.as_bytes()).find(|(name, _)| name == "store").map(|(_, value)| value);
     let ready = match store.as_deref() {
         None => app.ready(),
         Some("optional") => app.staying(),
-        Some(_) => return problem_response(&Problem::bad_request("`store` can only be `optional` here.")),
+        Some(_) => return Err(Problem::bad_request("`store` can only be `optional` here.").into()),
     };
-    match ready {
+    Ok(match ready {
         Ok(()) => ok(&json!({"status": "ready"})),
         Err(why) => {
             let body = json!({"status": "not ready", "reason": why.to_string()});
             json_response(StatusCode::SERVICE_UNAVAILABLE, &body)
         }
-    }
+    })
 }

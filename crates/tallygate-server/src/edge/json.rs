@@ -1,8 +1,8 @@
 //! JSON bodies: read from requests, written to responses.
 
 use axum::body::Body;
-use axum::response::Response;
-use http::header::{CACHE_CONTROL, CONTENT_TYPE, RETRY_AFTER};
+use axum::response::{IntoResponse, Response};
+use http::header::{CACHE_CONTROL, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
 use http::{HeaderMap, HeaderValue, StatusCode};
 use serde::de::{DeserializeOwned, Error as _};
 use serde::{Deserialize, Deserializer};
@@ -22,7 +22,7 @@ pub(super) fn require_json(headers: &HeaderMap) -> Result<(), Problem> {
 
 /// Reads JSON; what is wrong with it is said without repeating it.
 pub(super) fn read_json<T: DeserializeOwned>(body: &[u8]) -> Result<T, Problem> {
-    serde_json::from_slice(body).map_err(|error| Problem::bad_request(format!("The body cannot be read: {error}.")))
+    serde_json::from_slice(body).map_err(|error| unreadable(&error))
 }
 
 /// Reads an object. Serde alone would take the fields of a struct from a list, too.
@@ -31,8 +31,11 @@ pub(super) fn read_object<T: DeserializeOwned>(body: &[u8]) -> Result<T, Problem
 }
 
 pub(super) fn from_object<T: DeserializeOwned>(object: Map<String, Value>) -> Result<T, Problem> {
-    let read = serde_json::from_value(Value::Object(object));
-    read.map_err(|error| Problem::bad_request(format!("The body cannot be read: {error}.")))
+    serde_json::from_value(Value::Object(object)).map_err(|error| unreadable(&error))
+}
+
+fn unreadable(error: &serde_json::Error) -> Problem {
+    Problem::bad_request(format!("The body cannot be read: {error}."))
 }
 
 /// A whole number, if there is one.
@@ -62,12 +65,30 @@ pub(super) fn json_response(status: StatusCode, body: &Value) -> Response {
     response(status, "application/json", body)
 }
 
-pub(crate) fn problem_response(problem: &Problem) -> Response {
-    let mut response = problem_json(problem.status(), &problem.to_json());
-    if problem.status() == StatusCode::SERVICE_UNAVAILABLE {
-        response.headers_mut().insert(RETRY_AFTER, HeaderValue::from(SOON.as_secs()));
+/// What a caller is told instead of an answer.
+#[derive(Debug)]
+pub(crate) struct Refused(Problem);
+
+impl From<Problem> for Refused {
+    fn from(problem: Problem) -> Self {
+        Self(problem)
     }
-    response
+}
+
+impl IntoResponse for Refused {
+    fn into_response(self) -> Response {
+        let Self(problem) = self;
+        let mut response = problem_json(problem.status(), &problem.to_json());
+        let headers = response.headers_mut();
+        match problem.status() {
+            StatusCode::SERVICE_UNAVAILABLE => headers.insert(RETRY_AFTER, HeaderValue::from(SOON.as_secs())),
+            StatusCode::UNAUTHORIZED => {
+                headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer realm=\"tallygate\""))
+            }
+            _ => None,
+        };
+        response
+    }
 }
 
 /// The body of a problem, perhaps with more members, as a response.

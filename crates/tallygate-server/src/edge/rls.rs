@@ -13,6 +13,7 @@ mod tests;
 
 use std::sync::Arc;
 
+use serde_json::Value;
 use tokio::time::Instant;
 use tonic::service::Routes;
 use tonic_health::pb::health_server::HealthServer;
@@ -21,40 +22,48 @@ use crate::accept::ListenSettings;
 use crate::app::App;
 use crate::decision_event::Api;
 use crate::proto::DESCRIPTORS;
+use crate::proto::envoy::service::ratelimit::v3::rate_limit_response::rate_limit::Unit;
 use crate::proto::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
 use health::Health;
 use request::Invalid;
 use service::RateLimits;
 
+/// Envoy's units, in seconds. A week comes in answers only.
+const UNITS: [(Unit, u64); 7] = [
+    (Unit::Second, 1),
+    (Unit::Minute, 60),
+    (Unit::Hour, 3600),
+    (Unit::Day, 86_400),
+    (Unit::Week, 7 * 86_400),
+    (Unit::Month, 30 * 86_400),
+    (Unit::Year, 365 * 86_400),
+];
+
 /// Everything that the gRPC listener serves.
 pub(crate) fn router(app: Arc<App>, settings: &ListenSettings) -> axum::Router {
-    let described = || {
+    const KNOWN: &str = "the descriptors are part of this program";
+    let (max, described) = (settings.max_body, || {
         tonic_reflection::server::Builder::configure()
             .register_encoded_file_descriptor_set(DESCRIPTORS)
             .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
-    };
-    let health = HealthServer::new(Health::new(Arc::clone(&app))).max_decoding_message_size(settings.max_body);
-    let (newer, older) = (described().build_v1(), described().build_v1alpha());
-    Routes::new(RateLimits::new(app, settings.max_body))
-        .add_service(health)
-        .add_service(
-            newer.expect("the descriptors are part of this program").max_decoding_message_size(settings.max_body),
-        )
-        .add_service(
-            older.expect("the descriptors are part of this program").max_decoding_message_size(settings.max_body),
-        )
+    });
+    Routes::new(RateLimits { app: Arc::clone(&app), max_message: max })
+        .add_service(HealthServer::new(Health { app }).max_decoding_message_size(max))
+        .add_service(described().build_v1().expect(KNOWN).max_decoding_message_size(max))
+        .add_service(described().build_v1alpha().expect(KNOWN).max_decoding_message_size(max))
         .into_axum_router()
 }
 
-/// Answers a request of Envoy's protocol, however it came in.
+/// Answers a request of Envoy's protocol, however it came in, and says what goes with the answer as metadata.
 pub(super) async fn should_rate_limit(
     app: &App,
     api: Api,
     request: RateLimitRequest,
     deadline: Option<Instant>,
-) -> Result<RateLimitResponse, Invalid> {
+) -> Result<(RateLimitResponse, Value), Invalid> {
     let descriptors = request.descriptors.len();
     let question = request::read(request).inspect_err(|_| app.reject(api))?;
     let verdict = app.answer(api, &question, deadline).await?.into_verdict();
-    Ok(response::write(question.domain().unwrap_or_default(), descriptors, &verdict, app.dialect))
+    let metadata = metadata::metadata(question.domain().unwrap_or_default(), &verdict);
+    Ok((response::write(descriptors, &verdict, app.dialect), metadata))
 }

@@ -7,28 +7,19 @@ use axum::body::Bytes;
 use axum::response::Response;
 use http::HeaderMap;
 
-use super::json::{problem_response, require_json};
-use super::{answer_problem, authorize};
+use super::json::require_json;
+use super::{Refused, authorize};
 use crate::app::App;
 use crate::decision_event::Api;
 use tallygate::Verb;
 
 /// Answers a question. Reset is for operators only.
-pub(super) async fn answer(verb: Verb, app: &App, headers: &HeaderMap, body: &Bytes) -> Response {
-    if verb == Verb::Reset
-        && let Err(refused) = authorize(app, headers)
-    {
-        return *refused;
+pub(super) async fn answer(verb: Verb, app: &App, headers: &HeaderMap, body: &Bytes) -> Result<Response, Refused> {
+    if verb == Verb::Reset {
+        authorize(app, headers)?;
     }
-    let question = match require_json(headers).and_then(|()| request::read(verb, body)) {
-        Ok(question) => question,
-        Err(problem) => {
-            app.reject(Api::Http);
-            return problem_response(&problem);
-        }
-    };
-    match app.answer(Api::Http, &question, None).await {
-        Ok(answer) => response::write(verb, &answer, app.dialect),
-        Err(error) => problem_response(&answer_problem(&error)),
-    }
+    let read = require_json(headers).and_then(|()| request::read(verb, body));
+    let question = read.inspect_err(|_| app.reject(Api::Http))?;
+    let answer = app.answer(Api::Http, &question, None).await?;
+    response::write(verb, &answer, app.dialect)
 }

@@ -1,14 +1,12 @@
 //! What happens on a connection, and when it must end for want of it.
 
-use std::io;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
-use std::task::{Context, Poll};
 use std::time::Duration;
 
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::Instant;
+use tokio_util::io::{InspectReader, InspectWriter};
 
 use crate::accept::ListenSettings;
 
@@ -123,76 +121,27 @@ impl Drop for OpenRequest {
 }
 
 /// A stream whose bytes are noticed.
-#[derive(Debug)]
-pub(super) struct Watched<I> {
-    stream: I,
-    activity: Arc<Activity>,
-    /// How much of HTTP/2's preface has come, or more than all of it once that is settled.
-    preface: usize,
-}
-
-impl<I> Watched<I> {
-    pub(super) fn new(stream: I, activity: Arc<Activity>) -> Self {
-        Self { stream, activity, preface: 0 }
-    }
-
-    fn notice(&mut self, bytes: &[u8]) {
+pub(super) fn watched<I>(stream: I, activity: &Arc<Activity>) -> impl AsyncRead + AsyncWrite + Unpin + Send + use<I>
+where
+    I: AsyncRead + AsyncWrite + Unpin + Send,
+{
+    let (reading, writing) = (Arc::clone(activity), Arc::clone(activity));
+    // How much of HTTP/2's preface is still to come; nothing once that is settled.
+    let mut preface = PREFACE;
+    let stream = InspectReader::new(stream, move |bytes: &[u8]| {
         if bytes.is_empty() {
             return;
         }
-        if let Some(expected) = PREFACE.get(self.preface..).filter(|expected| !expected.is_empty()) {
-            let length = expected.len().min(bytes.len());
-            self.preface =
-                if expected[..length] == bytes[..length] { self.preface + length } else { PREFACE.len() + 1 };
-            if self.preface == PREFACE.len() {
-                self.activity.preface();
+        let length = preface.len().min(bytes.len());
+        if preface[..length] != bytes[..length] {
+            preface = &[];
+        } else if length > 0 {
+            preface = &preface[length..];
+            if preface.is_empty() {
+                reading.preface();
             }
         }
-        self.activity.read();
-    }
-}
-
-impl<I: AsyncRead + Unpin> AsyncRead for Watched<I> {
-    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        let before = buffer.filled().len();
-        let polled = Pin::new(&mut self.stream).poll_read(cx, buffer);
-        if polled.is_ready() {
-            self.notice(&buffer.filled()[before..]);
-        }
-        polled
-    }
-}
-
-impl<I: AsyncWrite + Unpin> AsyncWrite for Watched<I> {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        let polled = Pin::new(&mut self.stream).poll_write(cx, bytes);
-        if polled.is_ready() {
-            self.activity.wrote();
-        }
-        polled
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buffers: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        let polled = Pin::new(&mut self.stream).poll_write_vectored(cx, buffers);
-        if polled.is_ready() {
-            self.activity.wrote();
-        }
-        polled
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.stream.is_write_vectored()
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(cx)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(cx)
-    }
+        reading.read();
+    });
+    InspectWriter::new(stream, move |_| writing.wrote())
 }

@@ -55,9 +55,7 @@ impl RequestBody {
         let mut body = Self { inner, left: max, discard, state: BodyState::default() };
         if whole {
             body.state.0.store(WHOLE, Relaxed);
-        } else if usize::try_from(declared).is_ok_and(|declared| declared <= max) {
-            // Arrives under the limit, or is counted as it comes.
-        } else {
+        } else if declared > max as u64 {
             body.state.0.store(TOO_LARGE, Relaxed);
             body.left = 0;
             // No point in reading what would not be read to its end anyhow.

@@ -1,28 +1,24 @@
 //! One HTTP connection: how it is set up, and when it ends.
 
-use std::convert::Infallible;
 use std::future::poll_fn;
-use std::hash::{BuildHasher as _, RandomState};
 use std::net::SocketAddr;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
-use axum::body::{Body, Bytes};
-use http::{Request, Response};
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
-use tower::{BoxError, Service};
 
 use super::Http;
-use super::activity::{Activity, Ending, Watched};
+use super::activity::{Activity, Ending, watched};
 use super::request::Requests;
 use crate::accept::{Port, Protocol};
+use crate::store::jitter;
 
 const MAX_HEADER: u32 = 16 * 1024;
 const MAX_HEADERS: usize = 100;
@@ -30,20 +26,17 @@ const MAX_STREAMS: u32 = 128;
 const PING_EVERY: Duration = Duration::from_secs(20);
 const PONG_WITHIN: Duration = Duration::from_secs(10);
 
-impl<S, B> Protocol for Http<S>
-where
-    S: Service<Request<Body>, Response = Response<B>, Error = Infallible> + Clone + Send + Sync + 'static,
-    S::Future: Send,
-    B: http_body::Body<Data = Bytes> + Send + 'static,
-    B::Error: Into<BoxError>,
-{
+impl Protocol for Http {
     const NO_ROOM: &'static [u8] =
         b"HTTP/1.1 503 Service Unavailable\r\nretry-after: 1\r\ncontent-length: 0\r\nconnection: close\r\n\r\n";
 
-    async fn serve<I>(self, stream: I, peer: SocketAddr, accepted_at: Instant, port: Arc<Port>)
-    where
-        I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-    {
+    async fn serve(
+        self,
+        stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+        peer: SocketAddr,
+        accepted_at: Instant,
+        port: Arc<Port>,
+    ) {
         let activity = Arc::new(Activity::new(accepted_at));
         let closing = CancellationToken::new();
         let requests = Arc::new(Requests {
@@ -53,7 +46,7 @@ where
             port: Arc::clone(&port),
             closing: closing.clone(),
         });
-        let stream = TokioIo::new(Watched::new(stream, Arc::clone(&activity)));
+        let stream = TokioIo::new(watched(stream, &activity));
         let builder = builder();
         let service = service_fn(move |request| Arc::clone(&requests).answer(request));
         let mut connection = pin!(builder.serve_connection(stream, service));
@@ -82,7 +75,9 @@ where
 /// Drives the connection until it must end.
 async fn end(activity: &Activity, started: Instant, port: &Port, mut connection: Pin<&mut impl Future>) -> Ending {
     let settings = &port.settings;
-    let until = started + jittered(settings.max_age);
+    // Give or take a tenth, so that connections opened together do not all come back together.
+    let tenth = settings.max_age / 10;
+    let until = started + jitter(settings.max_age - tenth, settings.max_age + tenth);
     let mut drain = pin!(port.drain.cancelled());
     let mut timer = pin!(sleep_until(until.min(started + settings.header_timeout)));
     poll_fn(|cx| {
@@ -112,13 +107,6 @@ async fn end(activity: &Activity, started: Instant, port: &Port, mut connection:
         Poll::Pending
     })
     .await
-}
-
-/// Give or take a tenth, so that connections opened together do not all come back together.
-fn jittered(age: Duration) -> Duration {
-    // The keys of a hash map are the standard library's only randomness, and enough for this.
-    let thousandths = u32::try_from(RandomState::new().hash_one(()) % 201).expect("below 201");
-    age / 1000 * (900 + thousandths)
 }
 
 fn builder() -> auto::Builder<TokioExecutor> {

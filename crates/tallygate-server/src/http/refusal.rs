@@ -16,42 +16,34 @@ pub(super) enum Refusal {
 }
 
 impl Refusal {
-    fn status(self) -> StatusCode {
+    /// In HTTP, in gRPC (UNAVAILABLE, RESOURCE_EXHAUSTED, DEADLINE_EXCEEDED), and in words that are also the `grpc-message`:
+    /// ASCII without `%`.
+    fn words(self) -> (StatusCode, &'static str, &'static str) {
         match self {
-            Self::Overloaded => StatusCode::SERVICE_UNAVAILABLE,
-            Self::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
-            Self::SlowBody => StatusCode::REQUEST_TIMEOUT,
-            Self::SlowAnswer => StatusCode::GATEWAY_TIMEOUT,
-            Self::Panicked => StatusCode::INTERNAL_SERVER_ERROR,
-        }
-    }
-
-    /// UNAVAILABLE, RESOURCE_EXHAUSTED, DEADLINE_EXCEEDED.
-    fn grpc_status(self) -> &'static str {
-        match self {
-            Self::Overloaded | Self::Panicked => "14",
-            Self::TooLarge => "8",
-            Self::SlowBody | Self::SlowAnswer => "4",
-        }
-    }
-
-    /// Also the `grpc-message`: ASCII without `%`.
-    fn detail(self) -> &'static str {
-        match self {
-            Self::Overloaded => "too many requests are under way on this server; try again shortly",
-            Self::TooLarge => "the body is larger than this server reads",
-            Self::SlowBody => "the body did not arrive in time",
-            Self::SlowAnswer => "the decision did not come in time",
-            Self::Panicked => "the server failed to answer",
+            Self::Overloaded => (
+                StatusCode::SERVICE_UNAVAILABLE,
+                "14",
+                "too many requests are under way on this server; try again shortly",
+            ),
+            Self::TooLarge => (StatusCode::PAYLOAD_TOO_LARGE, "8", "the body is larger than this server reads"),
+            Self::SlowBody => (StatusCode::REQUEST_TIMEOUT, "4", "the body did not arrive in time"),
+            Self::SlowAnswer => (StatusCode::GATEWAY_TIMEOUT, "4", "the decision did not come in time"),
+            Self::Panicked => (StatusCode::INTERNAL_SERVER_ERROR, "14", "the server failed to answer"),
         }
     }
 
     pub(super) fn answer(self, grpc: bool, version: Version) -> Response<Body> {
+        let (status, grpc_status, detail) = self.words();
+        let mut response = Response::default();
         if grpc {
-            return self.grpc_answer();
+            // Without a body: the statuses stand in the header, as gRPC allows when there is no message.
+            let headers = response.headers_mut();
+            headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
+            headers.insert("grpc-status", HeaderValue::from_static(grpc_status));
+            headers.insert("grpc-message", HeaderValue::from_static(detail));
+            return response;
         }
-        let status = self.status();
-        let mut response = Response::new(Body::from(Problem::of_status(status, self.detail()).to_text()));
+        *response.body_mut() = Body::from(Problem::of_status(status, detail).to_text());
         *response.status_mut() = status;
         let headers = response.headers_mut();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static(Problem::CONTENT_TYPE));
@@ -62,16 +54,6 @@ impl Refusal {
         if matches!(self, Self::TooLarge | Self::SlowBody) && version < Version::HTTP_2 {
             headers.insert(CONNECTION, HeaderValue::from_static("close"));
         }
-        response
-    }
-
-    /// Without a body: the statuses stand in the header, as gRPC allows when there is no message.
-    fn grpc_answer(self) -> Response<Body> {
-        let mut response = Response::new(Body::empty());
-        let headers = response.headers_mut();
-        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
-        headers.insert("grpc-status", HeaderValue::from_static(self.grpc_status()));
-        headers.insert("grpc-message", HeaderValue::from_static(self.detail()));
         response
     }
 }

@@ -6,15 +6,16 @@ use std::net::SocketAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::task::Poll;
 
-use axum::body::{Body, Bytes};
+use axum::body::Body;
 use axum::extract::ConnectInfo;
 use http::{Request, Response, header};
 use hyper::body::Incoming;
 use tallygate_http::is_grpc;
 use tokio_util::sync::CancellationToken;
-use tower::{BoxError, Service, ServiceExt as _};
+use tower::ServiceExt as _;
 
 use super::Http;
 use super::activity::Activity;
@@ -24,8 +25,8 @@ use crate::accept::Port;
 
 /// What the requests of one connection share.
 #[derive(Debug)]
-pub(super) struct Requests<S> {
-    pub(super) http: Http<S>,
+pub(super) struct Requests {
+    pub(super) http: Http,
     pub(super) peer: SocketAddr,
     pub(super) activity: Arc<Activity>,
     pub(super) port: Arc<Port>,
@@ -33,18 +34,13 @@ pub(super) struct Requests<S> {
     pub(super) closing: CancellationToken,
 }
 
-impl<S, B> Requests<S>
-where
-    S: Service<Request<Body>, Response = Response<B>, Error = Infallible> + Clone,
-    B: http_body::Body<Data = Bytes> + Send + 'static,
-    B::Error: Into<BoxError>,
-{
+impl Requests {
     pub(super) async fn answer(
         self: Arc<Self>,
         request: Request<Incoming>,
     ) -> Result<Response<AnswerBody>, Infallible> {
         let open = self.activity.request();
-        self.port.stats.add_request();
+        self.port.stats.requests.fetch_add(1, Relaxed);
         let grpc = is_grpc(request.headers());
         let version = request.version();
         let response = match self.admit(request).await {
@@ -58,7 +54,7 @@ where
         // Until the answer begins, not until it is sent: a gRPC stream may last as long as its connection.
         let entered = self.http.in_flight.try_acquire();
         if entered.is_err() && !asks_for_health(request.uri().path()) {
-            self.port.stats.add_shed();
+            self.port.stats.shed.fetch_add(1, Relaxed);
             return Err(Refusal::Overloaded);
         }
         let awaits_continue = request.headers().contains_key(header::EXPECT);
@@ -85,7 +81,7 @@ where
     }
 
     async fn call(&self, request: Request<Body>) -> Result<Response<Body>, Refusal> {
-        let mut work = pin!(async { self.http.service.clone().oneshot(request).await });
+        let mut work = pin!(self.http.router.clone().oneshot(request));
         let caught = poll_fn(|cx| {
             // Safe to look at afterwards: a future that panicked is only dropped.
             match catch_unwind(AssertUnwindSafe(|| work.as_mut().poll(cx))) {
@@ -94,9 +90,9 @@ where
             }
         });
         match caught.await {
-            Some(Ok(response)) => Ok(response.map(Body::new)),
+            Some(Ok(response)) => Ok(response),
             None => {
-                self.port.stats.add_panic();
+                self.port.stats.panics.fetch_add(1, Relaxed);
                 tracing::error!(listener = self.port.name, "a handler panicked: please report it");
                 Err(Refusal::Panicked)
             }

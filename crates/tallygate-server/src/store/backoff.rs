@@ -21,7 +21,7 @@ impl Backoff {
 }
 
 /// A random span between two.
-pub(super) fn jitter(least: Duration, most: Duration) -> Duration {
+pub(crate) fn jitter(least: Duration, most: Duration) -> Duration {
     let random = u32::try_from(RandomState::new().build_hasher().finish() % 1024).unwrap_or(0);
     least + most.saturating_sub(least) * random / 1024
 }

@@ -4,14 +4,7 @@ use tracing_subscriber::filter::{LevelFilter, Targets};
 
 use super::TelemetryError;
 
-const LEVELS: [(&str, LevelFilter); 6] = [
-    ("off", LevelFilter::OFF),
-    ("error", LevelFilter::ERROR),
-    ("warn", LevelFilter::WARN),
-    ("info", LevelFilter::INFO),
-    ("debug", LevelFilter::DEBUG),
-    ("trace", LevelFilter::TRACE),
-];
+const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
 
 /// Reads `info` or `info,tallygate_server=debug`. Without a level for all, that is `info`: naming one target must not
 /// silence the others. A mistyped level is refused, where the library would take it for the name of a target.
@@ -27,11 +20,11 @@ pub(super) fn parse(written: &str) -> Result<Targets, TelemetryError> {
 }
 
 fn level(word: &str) -> Result<LevelFilter, TelemetryError> {
-    let found = LEVELS.iter().find(|(name, _)| name.eq_ignore_ascii_case(word));
-    found.map(|(_, level)| *level).ok_or_else(|| {
-        let near = tallygate::nearest(word, &LEVELS.map(|(name, _)| name));
-        let hint = near.map_or_else(String::new, |near| format!(" (did you mean `{near}`?)"));
-        TelemetryError::Filter { written: word.to_owned(), hint }
+    // The library would also read numbers, and nothing.
+    let known = LEVELS.iter().find(|name| name.eq_ignore_ascii_case(word));
+    known.and_then(|name| name.parse().ok()).ok_or_else(|| {
+        let hint = tallygate::nearest(word, &LEVELS).map(|near| format!(" (did you mean `{near}`?)"));
+        TelemetryError::Filter { written: word.to_owned(), hint: hint.unwrap_or_default() }
     })
 }
 

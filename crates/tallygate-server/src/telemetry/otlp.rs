@@ -45,7 +45,7 @@ impl Traces {
     /// Outside of a tokio runtime, which sends the spans.
     pub fn start(settings: &OtlpSettings) -> Result<Self, OtlpError> {
         let counts = Arc::new(Counts::default());
-        let root = Sampler::TraceIdRatioBased(settings.ratio.share());
+        let root = Sampler::TraceIdRatioBased(settings.ratio.0);
         let provider = SdkTracerProvider::builder()
             .with_span_processor(BoundedProcessor::start(settings, Arc::clone(&counts))?)
             .with_sampler(Sampler::ParentBased(Box::new(root)))

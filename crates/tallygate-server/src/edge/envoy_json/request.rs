@@ -1,111 +1,69 @@
-//! A `RateLimitRequest` in protobuf's JSON: names in camelCase or as in the file, numbers also as texts. Everything may
-//! be left out or be null: both mean the default.
+//! Fields of a `RateLimitRequest` in protobuf's JSON: numbers also as texts, units by name or number. Everything may be left
+//! out or be null: both mean the default. The generated messages name these functions, and take names in camelCase or as in
+//! the file (`xtask/proto`).
 
+use serde::de::{DeserializeOwned, Error as _};
+use serde::{Deserialize, Deserializer};
 use serde_json::{Map, Value};
-use tallygate_http::Problem;
 
-use crate::edge::json::{exact, read_json};
-use crate::proto::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
-use crate::proto::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::{Entry, RateLimitOverride};
-use crate::proto::envoy::service::ratelimit::v3::RateLimitRequest;
+use crate::edge::json::exact;
 use crate::proto::envoy::r#type::v3::RateLimitUnit;
 
-pub(super) fn read(body: &[u8]) -> Result<RateLimitRequest, Problem> {
-    request(read_json(body)?).map_err(|why| Problem::bad_request(format!("The body cannot be read: {why}.")))
+pub(crate) fn plain<'de, D: Deserializer<'de>, T: Deserialize<'de> + Default>(from: D) -> Result<T, D::Error> {
+    Ok(Option::deserialize(from)?.unwrap_or_default())
 }
 
-fn request(value: Value) -> Result<RateLimitRequest, String> {
-    Members::read(value, |members| {
-        Ok(RateLimitRequest {
-            domain: members.text("domain")?,
-            descriptors: members.list("descriptors", descriptor)?,
-            hits_addend: members.number(&["hitsAddend", "hits_addend"])?.unwrap_or_default(),
-        })
-    })
+/// An object. A derived reader would take a list of its values as well.
+pub(crate) fn object<'de, D: Deserializer<'de>, T: DeserializeOwned>(from: D) -> Result<Option<T>, D::Error> {
+    Option::deserialize(from)?.map(message).transpose().map_err(D::Error::custom)
 }
 
-fn descriptor(value: Value) -> Result<RateLimitDescriptor, String> {
-    Members::read(value, |members| {
-        Ok(RateLimitDescriptor {
-            entries: members.list("entries", entry)?,
-            limit: members.take(&["limit"]).map(limit).transpose()?,
-            hits_addend: members.number(&["hitsAddend", "hits_addend"])?,
-            is_negative_hits: match members.take(&["isNegativeHits", "is_negative_hits"]) {
-                None => false,
-                Some(flag) => flag.as_bool().ok_or("`isNegativeHits` must be true or false")?,
-            },
-        })
-    })
+pub(crate) fn objects<'de, D: Deserializer<'de>, T: DeserializeOwned>(from: D) -> Result<Vec<T>, D::Error> {
+    let objects = Option::<Vec<_>>::deserialize(from)?.unwrap_or_default();
+    objects.into_iter().map(message).collect::<Result<_, _>>().map_err(D::Error::custom)
 }
 
-fn entry(value: Value) -> Result<Entry, String> {
-    Members::read(value, |members| Ok(Entry { key: members.text("key")?, value: members.text("value")? }))
+fn message<T: DeserializeOwned>(members: Map<String, Value>) -> serde_json::Result<T> {
+    serde_json::from_value(Value::Object(members))
 }
 
-fn limit(value: Value) -> Result<RateLimitOverride, String> {
-    Members::read(value, |members| {
-        let unit = members.take(&["unit"]).map(|unit| match unit {
-            Value::String(name) => RateLimitUnit::from_str_name(&name).map(i32::from),
-            number => number.as_i64().and_then(|number| i32::try_from(number).ok()),
-        });
-        let unit =
-            unit.map(|unit| unit.ok_or("`unit` must be SECOND, MINUTE, HOUR, DAY, MONTH or YEAR")).transpose()?;
-        let requests_per_unit = members.number(&["requestsPerUnit", "requests_per_unit"])?.unwrap_or_default();
-        Ok(RateLimitOverride { requests_per_unit, unit: unit.unwrap_or_default() })
-    })
+pub(crate) fn number<'de, D: Deserializer<'de>, N: TryFrom<i128> + Default>(from: D) -> Result<N, D::Error> {
+    optional_number(from).map(Option::unwrap_or_default)
 }
 
-/// The members of an object that are not read yet.
-struct Members(Map<String, Value>);
+pub(crate) fn optional_number<'de, D: Deserializer<'de>, N: TryFrom<i128>>(from: D) -> Result<Option<N>, D::Error> {
+    let count = match Value::deserialize(from)? {
+        Value::Null => return Ok(None),
+        Value::Number(number) => exact(&number),
+        Value::String(text) => text.parse::<u64>().ok().map(i128::from),
+        _ => None,
+    };
+    let fitting = count.and_then(|count| N::try_from(count).ok()).map(Some);
+    fitting.ok_or_else(|| D::Error::custom(format!("expected a whole number of {} bits", 8 * size_of::<N>())))
+}
 
-impl Members {
-    /// Reads all members of an object.
-    fn read<T>(value: Value, read: impl FnOnce(&mut Self) -> Result<T, String>) -> Result<T, String> {
-        let Value::Object(members) = value else { return Err("expected an object".to_owned()) };
-        let mut members = Self(members);
-        let read = read(&mut members)?;
-        match members.0.keys().next() {
-            Some(unknown) => Err(format!("there is no field `{}`, or it is given twice", unknown.escape_debug())),
-            None => Ok(read),
-        }
-    }
-
-    /// By any of its names.
-    fn take(&mut self, names: &[&str]) -> Option<Value> {
-        names.iter().find_map(|name| self.0.shift_remove(*name)).filter(|value| !value.is_null())
-    }
-
-    fn text(&mut self, name: &str) -> Result<String, String> {
-        match self.take(&[name]) {
-            None => Ok(String::new()),
-            Some(Value::String(text)) => Ok(text),
-            Some(_) => Err(format!("`{name}` must be a text")),
-        }
-    }
-
-    fn list<T>(&mut self, name: &str, read: impl Fn(Value) -> Result<T, String>) -> Result<Vec<T>, String> {
-        match self.take(&[name]) {
-            None => Ok(Vec::new()),
-            Some(Value::Array(values)) => values.into_iter().map(read).collect(),
-            Some(_) => Err(format!("`{name}` must be a list")),
-        }
-    }
-
-    fn number<N: TryFrom<i128>>(&mut self, names: &[&str]) -> Result<Option<N>, String> {
-        let Some(value) = self.take(names) else { return Ok(None) };
-        let count = match value {
-            Value::Number(number) => exact(&number),
-            Value::String(text) => text.parse::<u64>().ok().map(i128::from),
-            _ => None,
-        };
-        let fitting = count.and_then(|count| N::try_from(count).ok()).map(Some);
-        fitting.ok_or_else(|| format!("`{}` must be a whole number of {} bits", names[0], 8 * size_of::<N>()))
-    }
+pub(crate) fn unit<'de, D: Deserializer<'de>>(from: D) -> Result<i32, D::Error> {
+    let unit = match Value::deserialize(from)? {
+        Value::Null => Some(0),
+        Value::String(name) => RateLimitUnit::from_str_name(&name).map(i32::from),
+        number => number.as_i64().and_then(|number| i32::try_from(number).ok()),
+    };
+    unit.ok_or_else(|| D::Error::custom("expected a unit: SECOND, MINUTE, HOUR, DAY, MONTH or YEAR"))
 }
 
 #[cfg(test)]
 mod tests {
+    use tallygate_http::Problem;
+
     use super::*;
+    use crate::edge::json::read_object;
+    use crate::proto::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
+    use crate::proto::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::{Entry, RateLimitOverride};
+    use crate::proto::envoy::service::ratelimit::v3::RateLimitRequest;
+
+    fn read(body: &[u8]) -> Result<RateLimitRequest, Problem> {
+        read_object(body)
+    }
 
     fn written() -> RateLimitRequest {
         let entry = Entry { key: "user".to_owned(), value: "é\u{1}".to_owned() };
@@ -163,6 +121,7 @@ mod tests {
             r#"{"descriptors": [{"limit": {"unit": "FORTNIGHT"}}]}"#,
             // Lists in the place of objects were taken for their values in order.
             r#"{"descriptors": [{"limit": [null, null]}]}"#,
+            r#"{"descriptors": [{"limit": []}]}"#,
             r#"{"descriptors": [{"entries": [["user", "42"]]}]}"#,
             r#"["edge", [], 1]"#,
             r#"{"descriptors": [{"entries": [{"key": "a", "value": 5}]}]}"#,

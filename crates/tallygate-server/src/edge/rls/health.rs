@@ -13,13 +13,7 @@ use crate::proto::envoy::service::ratelimit::v3::rate_limit_service_server::SERV
 
 #[derive(Debug)]
 pub(super) struct Health {
-    app: Arc<App>,
-}
-
-impl Health {
-    pub(super) fn new(app: Arc<App>) -> Self {
-        Self { app }
-    }
+    pub(super) app: Arc<App>,
 }
 
 /// The whole server has no name.

@@ -3,85 +3,96 @@
 use std::collections::BTreeMap;
 
 use prost_types::value::Kind;
-use prost_types::{ListValue, Struct, Value};
+use prost_types::{NullValue, Struct};
+use serde_json::{Map, Value, json};
 use tallygate::{Mode, Ruling, Verdict};
 use tallygate_http::verdict_answer;
 
 /// `domain`; `metadata`, joined from all policies that let the call pass, as Envoy's own service does; and our numbers under
 /// `tallygate`.
-pub(super) fn metadata(domain: &str, verdict: &Verdict) -> Struct {
-    let numbers = serde_json::to_value(verdict_answer(verdict).binding()).expect("its members are numbers and strings");
-    let mut fields =
-        BTreeMap::from([("domain".to_owned(), Value::from(domain)), ("tallygate".to_owned(), from_json(numbers))]);
+pub(super) fn metadata(domain: &str, verdict: &Verdict) -> Value {
+    let mut metadata = json!({"domain": domain, "tallygate": verdict_answer(verdict).binding()});
     let joined = joined(verdict.rulings());
     if !joined.is_empty() {
-        fields.insert("metadata".to_owned(), structure(joined));
+        metadata["metadata"] = joined.into();
     }
-    Struct { fields }
+    metadata
 }
 
 /// The metadata of the policies that did not refuse, descriptor after descriptor. What is there stays; objects are
 /// joined.
-fn joined(rulings: &[Ruling]) -> BTreeMap<String, Value> {
+fn joined(rulings: &[Ruling]) -> Map<String, Value> {
     let passed =
         |ruling: &&Ruling| ruling.limit().is_some() && (ruling.mode() == Mode::Shadow || ruling.status().allowed());
     let mut passed: Vec<&Ruling> =
         rulings.iter().filter(|ruling| ruling.policy().metadata().is_some()).filter(passed).collect();
     passed.sort_by_key(|ruling| ruling.descriptor());
-    let mut all = BTreeMap::new();
+    let mut all = Map::new();
     for text in passed.into_iter().filter_map(|ruling| ruling.policy().metadata()) {
         // Whoever built the policy has seen to it that it is an object.
-        if let Ok(object) = serde_json::from_str::<serde_json::Map<String, serde_json::Value>>(text) {
-            join(&mut all, object.into_iter().map(|(key, value)| (key, from_json(value))));
+        if let Ok(object) = serde_json::from_str(text) {
+            join(&mut all, object);
         }
     }
     all
 }
 
-fn join(all: &mut BTreeMap<String, Value>, more: impl IntoIterator<Item = (String, Value)>) {
+fn join(all: &mut Map<String, Value>, more: Map<String, Value>) {
     for (key, value) in more {
-        match (all.get_mut(&key).and_then(|there| there.kind.as_mut()), value.kind) {
-            (None, kind) => {
-                all.insert(key, Value { kind });
+        match (all.get_mut(&key), value) {
+            (None, value) => {
+                all.insert(key, value);
             }
-            (Some(Kind::StructValue(there)), Some(Kind::StructValue(value))) => join(&mut there.fields, value.fields),
+            (Some(Value::Object(there)), Value::Object(value)) => join(there, value),
             (Some(_), _) => {}
         }
     }
 }
 
-fn from_json(value: serde_json::Value) -> Value {
-    use serde_json::Value as Json;
-    match value {
-        Json::Null => null(),
-        Json::Bool(flag) => Value::from(flag),
-        Json::Number(number) => number.as_f64().map_or_else(null, Value::from),
-        Json::String(text) => Value::from(text),
-        Json::Array(values) => {
-            let values = values.into_iter().map(from_json).collect();
-            Value { kind: Some(Kind::ListValue(ListValue { values })) }
-        }
-        Json::Object(fields) => structure(fields.into_iter().map(|(key, value)| (key, from_json(value))).collect()),
+/// The same in protobuf's words.
+pub(super) fn structure(object: Value) -> Option<Struct> {
+    match protobuf(object).kind {
+        Some(Kind::StructValue(object)) => Some(object),
+        _ => None,
     }
 }
 
-fn structure(fields: BTreeMap<String, Value>) -> Value {
-    Value { kind: Some(Kind::StructValue(Struct { fields })) }
-}
-
-fn null() -> Value {
-    Value { kind: Some(Kind::NullValue(0)) }
+fn protobuf(value: Value) -> prost_types::Value {
+    match value {
+        Value::Null => Kind::NullValue(NullValue::NullValue.into()).into(),
+        Value::Bool(flag) => flag.into(),
+        Value::Number(number) => number.as_f64().unwrap_or_default().into(),
+        Value::String(text) => text.into(),
+        Value::Array(values) => values.into_iter().map(protobuf).collect::<Vec<_>>().into(),
+        Value::Object(fields) => {
+            fields.into_iter().map(|(key, value)| (key, protobuf(value))).collect::<BTreeMap<_, _>>().into()
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn object(text: &str) -> BTreeMap<String, Value> {
-        match from_json(serde_json::from_str(text).unwrap()).kind {
-            Some(Kind::StructValue(object)) => object.fields,
-            other => panic!("{other:?} is no object"),
-        }
+    fn object(text: &str) -> Map<String, Value> {
+        serde_json::from_str(text).unwrap()
+    }
+
+    #[test]
+    fn protobuf_has_the_same_values() {
+        let written = structure(json!({"n": null, "b": true, "i": 2, "f": 0.5, "t": "x", "l": [1, {}]})).unwrap();
+        let kinds: Vec<_> = written.fields.into_iter().map(|(key, value)| (key, value.kind.unwrap())).collect();
+        let list = vec![prost_types::Value::from(1.0), BTreeMap::new().into()];
+        let expected = [
+            ("b", true.into()),
+            ("f", 0.5.into()),
+            ("i", 2.0.into()),
+            ("l", list.into()),
+            ("n", Kind::NullValue(0).into()),
+            ("t", "x".into()),
+        ];
+        let expected = expected.map(|(key, value): (&str, prost_types::Value)| (key.to_owned(), value.kind.unwrap()));
+        assert_eq!(kinds, expected);
     }
 
     #[test]

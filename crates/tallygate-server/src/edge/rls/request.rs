@@ -5,12 +5,13 @@ use std::time::Duration;
 
 use tallygate::{Action, Algorithm, Ask, Cost, Descriptor, Limit, Verb};
 
+use super::UNITS;
 use crate::answer::AnswerError;
 use crate::edge::bounds::{MAX_DESCRIPTORS, MAX_ENTRIES, bounded_entry};
 use crate::proto::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
 use crate::proto::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::RateLimitOverride;
 use crate::proto::envoy::service::ratelimit::v3::RateLimitRequest;
-use crate::proto::envoy::r#type::v3::RateLimitUnit;
+use crate::proto::envoy::service::ratelimit::v3::rate_limit_response::rate_limit::Unit;
 use crate::question::{About, Question};
 
 /// Why a question cannot be answered: always the fault of how the proxy is set up.
@@ -69,16 +70,12 @@ fn action(own: Option<u64>, negative: bool, of_request: u32) -> Action {
 /// The limit a request brings along: a fixed window, as in the files of Envoy's own service.
 fn requested(written: RateLimitOverride) -> Option<Limit> {
     let amount = u64::from(written.requests_per_unit).min(Limit::MAX_AMOUNT);
-    let seconds = match RateLimitUnit::try_from(written.unit).unwrap_or(RateLimitUnit::Unknown) {
-        RateLimitUnit::Second => 1,
-        RateLimitUnit::Minute => 60,
-        RateLimitUnit::Hour => 3600,
-        RateLimitUnit::Day => 86_400,
-        RateLimitUnit::Month => 30 * 86_400,
-        RateLimitUnit::Year => 365 * 86_400,
+    let unit = UNITS.iter().find(|(unit, _)| i32::from(*unit) == written.unit && *unit != Unit::Week);
+    let seconds = match unit {
+        Some((_, seconds)) => *seconds,
         // A zero limit needs no unit.
-        RateLimitUnit::Unknown if amount == 0 => 1,
-        RateLimitUnit::Unknown => return None,
+        None if amount == 0 => 1,
+        None => return None,
     };
     let limit = Limit::builder(amount, Duration::from_secs(seconds)).algorithm(Algorithm::FixedWindow).build();
     Some(limit.expect("the amount is capped and the window at most a year"))

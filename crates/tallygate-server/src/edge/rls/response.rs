@@ -8,23 +8,21 @@ use http::{HeaderMap, HeaderValue, StatusCode};
 use tallygate::{Limit, Mode, Outcome, Ruling, Source, Verdict};
 use tallygate_http::{Dialect, Problem, SOON, verdict_headers, verdict_problem};
 
-use super::metadata::metadata;
+use super::UNITS;
 use crate::proto::envoy::config::core::v3::HeaderValue as AddedHeader;
 use crate::proto::envoy::service::ratelimit::v3::RateLimitResponse;
 use crate::proto::envoy::service::ratelimit::v3::rate_limit_response::rate_limit::Unit;
 use crate::proto::envoy::service::ratelimit::v3::rate_limit_response::{Code, DescriptorStatus, RateLimit};
 
-/// The answer to a call of this many descriptors.
-pub(super) fn write(domain: &str, descriptors: usize, verdict: &Verdict, dialect: Dialect) -> RateLimitResponse {
+/// The answer to a call of this many descriptors, without metadata.
+pub(super) fn write(descriptors: usize, verdict: &Verdict, dialect: Dialect) -> RateLimitResponse {
     let allowed = verdict.outcome() == Outcome::Allowed;
     RateLimitResponse {
         overall_code: if allowed { Code::Ok } else { Code::OverLimit }.into(),
         statuses: (0..descriptors).map(|at| status(shown(verdict.rulings(), at))).collect(),
         response_headers_to_add: headers(verdict, dialect, allowed),
-        request_headers_to_add: Vec::new(),
         raw_body: if allowed { Vec::new() } else { body(&verdict_problem(verdict)) },
-        dynamic_metadata: Some(metadata(domain, verdict)),
-        quota: None,
+        ..RateLimitResponse::default()
     }
 }
 
@@ -57,7 +55,7 @@ fn status(ruling: Option<&Ruling>) -> DescriptorStatus {
             unit: unit(limit.window()).into(),
         }),
         limit_remaining: saturated(ruling.status().remaining()),
-        duration_until_reset: Some(duration(until_reset(ruling, limit))),
+        duration_until_reset: until_reset(ruling, limit).try_into().ok(),
         quota: None,
     }
 }
@@ -78,25 +76,10 @@ fn saturated(count: u64) -> u32 {
     u32::try_from(count).unwrap_or(u32::MAX)
 }
 
-fn duration(span: Duration) -> prost_types::Duration {
-    let nanos = i32::try_from(span.subsec_nanos()).expect("below a billion");
-    prost_types::Duration { seconds: i64::try_from(span.as_secs()).unwrap_or(i64::MAX), nanos }
-}
-
 /// The unit that is exactly this long.
 fn unit(window: Duration) -> Unit {
-    const DAY: u64 = 86_400;
-    const YEAR: u64 = 365 * DAY;
-    match (window.as_secs(), window.subsec_nanos()) {
-        (1, 0) => Unit::Second,
-        (60, 0) => Unit::Minute,
-        (3600, 0) => Unit::Hour,
-        (DAY, 0) => Unit::Day,
-        (604_800, 0) => Unit::Week,
-        (2_592_000, 0) => Unit::Month,
-        (YEAR, 0) => Unit::Year,
-        _ => Unit::Unknown,
-    }
+    let exact = UNITS.iter().find(|(_, seconds)| Duration::from_secs(*seconds) == window);
+    exact.map_or(Unit::Unknown, |(unit, _)| *unit)
 }
 
 /// Envoy adds them to whatever its client gets, so what belongs to a refusal must not be there without one.

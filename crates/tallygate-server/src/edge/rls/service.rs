@@ -14,6 +14,7 @@ use tower::service_fn;
 
 use super::codec::Messages;
 use super::deadline::deadline;
+use super::metadata::structure;
 use super::should_rate_limit;
 use crate::app::App;
 use crate::decision_event::Api;
@@ -23,14 +24,8 @@ use crate::proto::envoy::service::ratelimit::v3::rate_limit_service_server::SERV
 /// `ShouldRateLimit`, and nothing else.
 #[derive(Debug, Clone)]
 pub(super) struct RateLimits {
-    app: Arc<App>,
-    max_message: usize,
-}
-
-impl RateLimits {
-    pub(super) fn new(app: Arc<App>, max_message: usize) -> Self {
-        Self { app, max_message }
-    }
+    pub(super) app: Arc<App>,
+    pub(super) max_message: usize,
 }
 
 impl NamedService for RateLimits {
@@ -61,7 +56,10 @@ where
             let app = Arc::clone(&app);
             async move {
                 let answer = should_rate_limit(&app, Api::Rls, request.into_inner(), deadline).await;
-                answer.map(tonic::Response::new).map_err(|invalid| Status::invalid_argument(invalid.to_string()))
+                let (mut response, metadata) =
+                    answer.map_err(|invalid| Status::invalid_argument(invalid.to_string()))?;
+                response.dynamic_metadata = structure(metadata);
+                Ok(tonic::Response::new(response))
             }
         });
         let messages = Messages(Arc::clone(&self.app));

@@ -17,7 +17,7 @@ use tonic::transport::Channel;
 use crate::accept::{ListenSettings, ListenStats, Listener};
 use crate::app::App;
 use crate::http::serve;
-use crate::metrics::{ReloadCounters, Sources};
+use crate::metrics::Sources;
 use crate::proto::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
 use crate::proto::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::Entry;
 use crate::proto::envoy::service::ratelimit::v3::rate_limit_response::Code;
@@ -140,8 +140,9 @@ fn problem(response: &RateLimitResponse) -> serde_json::Value {
 }
 
 /// How many calls that came in so were allowed, denied, could not be decided, or made no sense, as operators see it.
-fn calls(app: &App, api: &str) -> [u64; 4] {
-    let page = Sources { app, reloads: &ReloadCounters::default(), listeners: &[], traces: None }.render();
+fn calls(app: &Arc<App>, api: &str) -> [u64; 4] {
+    let sources = Sources { app: Arc::clone(app), reloads: Arc::default(), listeners: Arc::default(), traces: None };
+    let page = sources.render();
     ["allowed", "denied", "unavailable", "invalid"].map(|outcome| {
         let name = format!("tallygate_calls_total{{api=\"{api}\",outcome=\"{outcome}\"}} ");
         page.lines().find_map(|line| line.strip_prefix(&name)).unwrap().parse().unwrap()

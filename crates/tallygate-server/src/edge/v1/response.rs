@@ -7,33 +7,38 @@ use tallygate::{Decision, Effect, Mode, Outcome, Ruling, Source, Verb, Verdict};
 use tallygate_http::{Dialect, Headers, Line, Problem, decision_json, verdict_headers, verdict_json, verdict_problem};
 
 use crate::answer::Answer;
-use crate::edge::json::{json_response, ok, problem_json, problem_response};
-use crate::edge::store_problem;
+use crate::edge::json::{json_response, ok, problem_json};
+use crate::edge::{Refused, store_problem};
 use crate::question::AdHoc;
 
-pub(super) fn write(verb: Verb, answer: &Answer<'_>, dialect: Dialect) -> Response {
+pub(super) fn write(verb: Verb, answer: &Answer<'_>, dialect: Dialect) -> Result<Response, Refused> {
+    let gives_back = verb.effect() == Effect::GivesBack;
     match answer {
-        Answer::Verdict(verdict) if verb.effect() == Effect::GivesBack => match verdict.store_error() {
-            Some(error) => problem_response(&store_problem(error)),
-            None => given_back(verb, verdict.states().map(|ruling| (ruling.policy().name(), ruling.status().units()))),
+        Answer::Verdict(verdict) if gives_back => match verdict.store_error() {
+            Some(error) => Err(store_problem(error).into()),
+            None => {
+                let units = verdict.states().map(|ruling| (ruling.policy().name(), ruling.status().units()));
+                Ok(given_back(verb, units))
+            }
         },
         Answer::Verdict(verdict) => verdict_response(verdict, dialect),
-        Answer::Decision(asked, decision) if verb.effect() == Effect::GivesBack => {
-            given_back(verb, [(asked.policy.as_str(), decision.binding().units())])
+        Answer::Decision(asked, decision) if gives_back => {
+            Ok(given_back(verb, [(asked.policy.as_str(), decision.binding().units())]))
         }
-        Answer::Decision(asked, decision) => decision_response(asked, decision, dialect),
+        Answer::Decision(asked, decision) => Ok(decision_response(asked, decision, dialect)),
     }
 }
 
 /// 200, 429, or 503 if the store could not answer and a policy denies then.
-fn verdict_response(verdict: &Verdict, dialect: Dialect) -> Response {
-    if let Some(ruling) = too_costly(verdict) {
-        return problem_response(&too_costly_problem(ruling));
+fn verdict_response(verdict: &Verdict, dialect: Dialect) -> Result<Response, Refused> {
+    let too_costly = |ruling: &&Ruling| ruling.mode() == Mode::Enforce && ruling.source() == Source::TooCostly;
+    if let Some(ruling) = verdict.rulings().iter().find(too_costly) {
+        return Err(too_costly_problem(ruling).into());
     }
     let problem = (verdict.outcome() != Outcome::Allowed).then(|| verdict_problem(verdict));
     let mut response = decided(problem, verdict_json(verdict));
     verdict_headers(verdict, dialect, response.headers_mut());
-    response
+    Ok(response)
 }
 
 fn decision_response(asked: &AdHoc, decision: &Decision, dialect: Dialect) -> Response {
@@ -54,10 +59,6 @@ fn decided(problem: Option<Problem>, decision: Value) -> Response {
         body.extend(decision);
     }
     problem_json(problem.status(), &body)
-}
-
-fn too_costly(verdict: &Verdict) -> Option<&Ruling> {
-    verdict.rulings().iter().find(|ruling| ruling.mode() == Mode::Enforce && ruling.source() == Source::TooCostly)
 }
 
 fn too_costly_problem(ruling: &Ruling) -> Problem {

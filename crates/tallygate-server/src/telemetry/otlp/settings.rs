@@ -91,7 +91,7 @@ fn endpoint(url: &str) -> Result<String, OtlpError> {
 
 /// Of how many calls a span is sent: from 0 to 1, one in a hundred unless said.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct SampleRatio(f64);
+pub struct SampleRatio(pub(super) f64);
 
 impl Default for SampleRatio {
     fn default() -> Self {
@@ -110,12 +110,6 @@ impl FromStr for SampleRatio {
         };
         let ratio = ratio.filter(|ratio| (0.0..=1.0).contains(ratio));
         ratio.map(Self).ok_or_else(|| OtlpError::Ratio { written: written.to_owned() })
-    }
-}
-
-impl SampleRatio {
-    pub(super) fn share(self) -> f64 {
-        self.0
     }
 }
 

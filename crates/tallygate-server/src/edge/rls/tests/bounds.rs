@@ -184,7 +184,7 @@ proptest! {
                 one.limit.is_none_or(|limit| limit.requests_per_unit == 0 || (1..=6).contains(&limit.unit))
             });
             match runtime.block_on(crate::edge::rls::should_rate_limit(&app, Api::Rls, request, None)) {
-                Ok(response) => {
+                Ok((response, _)) => {
                     prop_assert!(sensible && units_known);
                     prop_assert_eq!(response.statuses.len(), descriptors);
                     let codes = codes(&response);

@@ -276,16 +276,22 @@ fn step_unknown<S: State>(table: &mut Table<S>, print: Print, check: &Check<'_>,
 fn decide<S: State>(state: &mut S, check: &Check<'_>, now: u64, mode: Mode) -> Status {
     let (limit, cost) = (check.limit, check.cost.get());
     let free = state.free(limit, now);
+    let fits = free >= cost;
     let (allowed, taken) = match mode {
-        Mode::Take if free >= cost => (true, cost),
-        // A cost that takes what is left is not satisfied by that.
-        Mode::Drain => (false, free.min(cost)),
-        Mode::Take => (false, 0),
-        Mode::Look | Mode::Adopt => (free >= cost, 0),
+        Mode::Take if fits => {
+            state.charge(limit, now, cost);
+            (true, cost)
+        }
+        Mode::Drain => {
+            let rest = free.min(cost);
+            if rest > 0 {
+                state.charge(limit, now, rest);
+            }
+            // A cost that takes what is left is not satisfied by that.
+            (false, rest)
+        }
+        _ => (fits, 0),
     };
-    if taken > 0 {
-        state.charge(limit, now, taken);
-    }
     let retry_after = if allowed { 0 } else { state.retry_at(limit, now, cost) - now };
     let waits = (retry_after, state.reset_at(limit, now) - now);
     Status::computed(limit, allowed, free - taken, taken, waits)

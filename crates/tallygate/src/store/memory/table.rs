@@ -84,8 +84,8 @@ impl<T: Expires> Table<T> {
     /// Sweeps a little, now and then.
     #[inline]
     pub(super) fn sweep_sometimes(&mut self, now: u64) {
-        self.steps = (self.steps + 1) % 16;
-        if self.steps == 0 {
+        self.steps = self.steps.wrapping_add(1);
+        if self.steps.is_multiple_of(16) {
             self.sweep(now, 2);
         }
     }

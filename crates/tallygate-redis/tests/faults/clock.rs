@@ -55,7 +55,7 @@ impl Rig {
     }
 }
 
-fn limits() -> [Limit; 6] {
+fn limits() -> [Limit; Algorithm::ALL.len()] {
     let window = Duration::from_secs(WINDOW.unsigned_abs());
     Algorithm::ALL.map(|algorithm| Limit::builder(AMOUNT, window).algorithm(algorithm).build().unwrap())
 }

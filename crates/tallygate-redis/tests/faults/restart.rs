@@ -13,7 +13,7 @@ use crate::support::{
 const RESTARTS: u64 = 3;
 const AMOUNT: u64 = 300;
 
-fn loads(limiter: &RedisLimiter) -> [(Limit, Load); 6] {
+fn loads(limiter: &RedisLimiter) -> [(Limit, Load); Algorithm::ALL.len()] {
     Algorithm::ALL.map(|algorithm| {
         let limit = yearly(algorithm, AMOUNT);
         let load = Load::start(limiter, &limit, "restarted", algorithm.name(), 3);

@@ -12,6 +12,8 @@ use tallygate_testkit::wait::PATIENCE;
 use tallygate_testkit::{Cluster, FaultProxy, Flavour, Mode, Server};
 use tokio::runtime::Runtime;
 
+use crate::support::flavours;
+
 /// Threads beside the one that polls and drops.
 fn runtime() -> Runtime {
     tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap()
@@ -39,8 +41,10 @@ fn every_poll(url: &str, servers: &[Server], scenes: &[Arc<Scene>]) {
 fn on_one_server() {
     let runtime = runtime();
     let _entered = runtime.enter();
-    let server = Server::redis().start();
-    every_poll(&server.url(), std::slice::from_ref(&server), &Scene::generate(3, 20));
+    for flavour in flavours() {
+        let server = Server::of(flavour).start();
+        every_poll(&server.url(), std::slice::from_ref(&server), &Scene::generate(3, 20));
+    }
 }
 
 #[test]
@@ -57,8 +61,10 @@ fn on_one_server_that_is_far_away() {
 fn on_a_cluster() {
     let runtime = runtime();
     let _entered = runtime.enter();
-    let cluster = Cluster::start(Flavour::Redis, 3, 0);
-    every_poll(&cluster.url(), cluster.nodes(), &Scene::generate(5, 30));
+    for flavour in flavours() {
+        let cluster = Cluster::start(flavour, 3, 0);
+        every_poll(&cluster.url(), cluster.nodes(), &Scene::generate(5, 30));
+    }
 }
 
 /// While one master hangs, what its slots were asked is under way for as long as it takes.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
-use tallygate::{Call, CheckError, Evaluation, MemoryStore, PolicySet, StoreError, Stores};
+use tallygate::{Call, CheckError, Evaluation, MemoryStore, PolicySet, Stores};
 use tallygate_http::{Dialect, Trust};
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -14,7 +14,7 @@ use crate::loaded::Loaded;
 use crate::metrics::CallCounters;
 use crate::question::{About, Question};
 use crate::settings::Settings;
-use crate::store::{Condition, ServedStore};
+use crate::store::ServedStore;
 use crate::telemetry;
 use crate::token::Token;
 
@@ -107,28 +107,16 @@ impl App {
         }
     }
 
-    /// Whether the server goes on, or is about to stop.
-    pub(crate) fn staying(&self) -> Result<(), NotReady> {
-        if *self.draining.borrow() { Err(NotReady::Draining) } else { Ok(()) }
+    /// Whether the server goes on, or that it is about to stop.
+    pub(crate) fn staying(&self) -> Result<(), String> {
+        if *self.draining.borrow() { Err("the server is about to stop".to_owned()) } else { Ok(()) }
     }
 
     /// Whether calls should be sent here, or why not.
-    pub(crate) fn ready(&self) -> Result<(), NotReady> {
+    pub(crate) fn ready(&self) -> Result<(), String> {
         self.staying()?;
-        match self.store().condition() {
-            Condition::Up => Ok(()),
-            Condition::Down { because } => Err(NotReady::StoreDown(because)),
-        }
+        self.store().condition().map_err(|because| because.to_string())
     }
-}
-
-/// Why calls should be sent elsewhere.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum NotReady {
-    #[error("the server is about to stop")]
-    Draining,
-    #[error("{0}")]
-    StoreDown(StoreError),
 }
 
 #[cfg(test)]

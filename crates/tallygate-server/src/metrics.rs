@@ -126,7 +126,7 @@ impl Sources {
         }
         page.counter("tallygate_store_errors_total", "Questions that the store did not answer.");
         page.samples(store.stats().errors().map(|(kind, count)| ([("kind", kind)], count)));
-        page.number("tallygate_store_up", "Whether the store answers.", u64::from(store.up()));
+        page.number("tallygate_store_up", "Whether the store answers.", u64::from(store.condition().is_ok()));
         page.number(
             "tallygate_store_breaker_open",
             "Whether calls are answered without asking a store that keeps failing.",

@@ -11,23 +11,20 @@ mod probe;
 mod settings;
 mod stats;
 
-use std::fmt;
 use std::sync::{Arc, OnceLock};
 
 use tallygate::{
     Call, CounterError, CounterName, CounterOp, CounterValue, Counters, Decision, MemoryStore, Store, StoreError,
 };
-use tallygate_redis::{AnyStore, ConnectError};
+use tallygate_redis::{AnyStore, ConnectError, RedisStore, Sweep};
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
 
 pub use audit::AuditFigures;
-use audit::Figures;
 pub(crate) use backoff::jitter;
 use breaker::{Breaker, Guarded};
 use deadline::Timely;
 pub use health::Condition;
-use health::Health;
 use lazy::Lazy;
 pub use settings::StoreSpec;
 pub use stats::StoreStats;
@@ -35,9 +32,10 @@ use stats::{Observed, Timed};
 
 /// A store that starts before its server does and outlives it.
 ///
-/// Behind it a task connects, for as long as it takes, and then asks a small question now and then: [`up`](Self::up) is
+/// Behind it a task connects, for as long as it takes, and then asks a small question now and then: [`condition`](Self::condition) is
 /// what came of the last ones. After a few failures in a row nobody waits for the server any more until it has answered
 /// that task. Dropping this ends the tasks.
+#[derive(Debug)]
 pub struct ServedStore {
     stack: Observed<Timely<Guarded<Lazy<Timed<AnyStore>>>>>,
     parts: Arc<Parts>,
@@ -45,32 +43,33 @@ pub struct ServedStore {
 }
 
 /// What callers and tasks share.
+#[derive(Debug)]
 struct Parts {
     place: String,
     store: Arc<OnceLock<Timed<AnyStore>>>,
     breaker: Arc<Breaker>,
     opened: Arc<Notify>,
-    health: Arc<Health>,
+    condition: Arc<watch::Sender<Condition>>,
     stats: Arc<StoreStats>,
-    figures: Figures,
+    /// Of the last audit that came to its end.
+    figures: watch::Sender<Option<AuditFigures>>,
 }
 
 impl ServedStore {
     /// Starts with the store of `spec`, on the runtime this is called from. A URL or prefix that cannot be right is an
     /// error; a server that is not there, or does not let us in, is one that may be there later.
     pub fn start(spec: StoreSpec) -> Result<Self, ConnectError> {
-        let sweep = spec.sweep()?;
-        if spec.is_memory() {
+        let (place, sweep) = (spec.place(), Sweep::of(&spec.prefix)?.at_most(spec.audit_keys));
+        if place == AnyStore::MEMORY {
             return Ok(MemoryStore::new().into());
         }
-        let server = spec.server();
+        let server = RedisStore::builder(&spec.store).prefix(&spec.prefix).deadline(spec.deadline);
         server.validate()?;
-        let reason = format!("there is no connection to {} yet", spec.place());
-        let condition = Condition::Down { because: StoreError::Unavailable { reason } };
-        let mut served = Self::new(None, spec.place(), condition);
+        let reason = format!("there is no connection to {place} yet");
+        let mut served = Self::new(None, place, Err(StoreError::Unavailable { reason }));
         served._tasks.spawn(probe::run(Arc::clone(&served.parts), server));
-        if let Some(every) = spec.audit_interval() {
-            served._tasks.spawn(audit::run(Arc::clone(&served.parts), spec.text().to_owned(), sweep, every));
+        if !spec.audit_every.is_zero() {
+            served._tasks.spawn(audit::run(Arc::clone(&served.parts), spec.store, sweep, spec.audit_every));
         }
         Ok(served)
     }
@@ -81,33 +80,28 @@ impl ServedStore {
             store: Arc::default(),
             breaker: Arc::default(),
             opened: Arc::default(),
-            health: Arc::new(Health::new(condition)),
+            condition: Arc::new(watch::Sender::new(condition)),
             stats: Arc::default(),
-            figures: Figures::default(),
+            figures: watch::Sender::default(),
         });
         if let Some(store) = store {
             parts.connected(store);
         }
-        let lazy = Lazy { store: Arc::clone(&parts.store), health: Arc::clone(&parts.health) };
+        let lazy = Lazy { store: Arc::clone(&parts.store), condition: Arc::clone(&parts.condition) };
         let (breaker, opened) = (Arc::clone(&parts.breaker), Arc::clone(&parts.opened));
         let store = Timely(Guarded { store: lazy, breaker, opened });
         let stack = Observed { store, stats: Arc::clone(&parts.stats) };
         Self { stack, parts, _tasks: JoinSet::new() }
     }
 
-    /// Whether the store answered when it was last asked. False until the first answer.
-    pub fn up(&self) -> bool {
-        self.parts.health.is_up()
-    }
-
-    /// The same, with the reason.
+    /// Whether the store answered when it was last asked. An error until the first answer.
     pub fn condition(&self) -> Condition {
-        self.parts.health.condition()
+        self.parts.condition.borrow().clone()
     }
 
     /// Sees every change between up and down, and every change of the kind of reason.
     pub fn subscribe(&self) -> watch::Receiver<Condition> {
-        self.parts.health.subscribe()
+        self.parts.condition.subscribe()
     }
 
     /// Whether callers are told at once that the store is down, instead of finding out.
@@ -124,7 +118,7 @@ impl ServedStore {
     pub fn audit(&self) -> Option<AuditFigures> {
         match self.parts.store.get().map(|timed| &timed.store) {
             Some(AnyStore::Memory(store)) => Some(AuditFigures::of_memory(store)),
-            _ => self.parts.figures.last(),
+            _ => *self.parts.figures.borrow(),
         }
     }
 
@@ -144,7 +138,7 @@ impl Parts {
 impl From<MemoryStore> for ServedStore {
     /// Needs no runtime: nothing runs beside it.
     fn from(store: MemoryStore) -> Self {
-        Self::new(Some(store.into()), AnyStore::MEMORY.to_owned(), Condition::Up)
+        Self::new(Some(store.into()), AnyStore::MEMORY.to_owned(), Ok(()))
     }
 }
 
@@ -164,14 +158,5 @@ impl Store for ServedStore {
 impl Counters for ServedStore {
     async fn count(&self, name: &CounterName, op: CounterOp) -> Result<CounterValue, CounterError> {
         self.stack.count(name, op).await
-    }
-}
-
-impl fmt::Debug for ServedStore {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ServedStore")
-            .field("place", &self.parts.place)
-            .field("condition", &self.condition())
-            .finish_non_exhaustive()
     }
 }

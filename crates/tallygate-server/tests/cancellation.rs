@@ -43,7 +43,7 @@ impl Rig {
             token: Some(Token::new(TOKEN).unwrap()),
             notice: Duration::ZERO,
             // Calls end because their callers leave, and for no other reason.
-            store: StoreSpec::new(store).deadline(PATIENCE),
+            store: StoreSpec { deadline: PATIENCE, ..StoreSpec::new(store) },
             ..Settings::default()
         };
         let running = Running::start(settings, |grpc| Listeners { grpc: Some(grpc), ..Listeners::default() });

@@ -21,7 +21,7 @@ fn limit() -> Limit {
 }
 
 fn serve(server: &Server) -> ServedStore {
-    ServedStore::start(StoreSpec::new(&server.url()).deadline(DEADLINE).audit_every(Duration::ZERO))
+    ServedStore::start(StoreSpec { deadline: DEADLINE, audit_every: Duration::ZERO, ..StoreSpec::new(&server.url()) })
         .expect("a sound URL")
 }
 
@@ -35,11 +35,11 @@ async fn wait_for(store: &ServedStore, what: &str, wanted: impl FnMut(&Condition
 }
 
 async fn up(store: &ServedStore) -> Duration {
-    wait_for(store, "it is up", Condition::is_up).await
+    wait_for(store, "it is up", Result::is_ok).await
 }
 
 async fn down(store: &ServedStore) -> Duration {
-    wait_for(store, "it is down", |condition| !condition.is_up()).await
+    wait_for(store, "it is down", |condition| condition.is_err()).await
 }
 
 /// A call about someone, by the caller's deadline if it has one.
@@ -71,13 +71,15 @@ async fn it_starts_before_its_server_and_works_once_that_is_there() {
     let server = Server::redis().start();
     server.kill();
     let store = serve(&server);
-    assert!(!store.up());
+    assert!(store.condition().is_err());
     let began = Instant::now();
     let Err(StoreError::Unavailable { .. }) = check(&store).await else { panic!("there is no server") };
     assert!(began.elapsed() < DEADLINE, "nobody waits for a connection: {:?}", began.elapsed());
-    wait_for(&store, "the reason is known", |condition| {
-        matches!(condition, Condition::Down { because } if because.to_string().contains(&server.addr().to_string()))
-    })
+    wait_for(
+        &store,
+        "the reason is known",
+        |condition| matches!(condition, Err(because) if because.to_string().contains(&server.addr().to_string())),
+    )
     .await;
 
     server.restart();
@@ -91,18 +93,23 @@ async fn it_starts_before_its_server_and_works_once_that_is_there() {
 async fn a_url_or_prefix_that_cannot_be_right_is_an_error_at_once() {
     let start = |spec| ServedStore::start(spec).map(|_| ());
     assert!(matches!(start(StoreSpec::new("http://h")), Err(ConnectError::Url(_))));
-    assert!(matches!(start(StoreSpec::new("redis://h").prefix("a b")), Err(ConnectError::Prefix { .. })));
-    assert!(matches!(start(StoreSpec::new("memory").prefix("")), Err(ConnectError::Prefix { .. })));
+    assert!(matches!(
+        start(StoreSpec { prefix: "a b".to_owned(), ..StoreSpec::new("redis://h") }),
+        Err(ConnectError::Prefix { .. })
+    ));
+    assert!(matches!(
+        start(StoreSpec { prefix: "".to_owned(), ..StoreSpec::new("memory") }),
+        Err(ConnectError::Prefix { .. })
+    ));
 }
 
 #[tokio::test]
 async fn a_wrong_password_is_told_with_its_remedy_until_it_is_right() {
     let server = Server::redis().password("right").start();
     let url = server.url().replace("right", "hunter2");
-    let store = ServedStore::start(StoreSpec::new(&url).deadline(DEADLINE)).unwrap();
+    let store = ServedStore::start(StoreSpec { deadline: DEADLINE, ..StoreSpec::new(&url) }).unwrap();
     let refused = |because: &StoreError| matches!(because, StoreError::Refused { .. });
-    wait_for(&store, "it is refused", |condition| matches!(condition, Condition::Down { because } if refused(because)))
-        .await;
+    wait_for(&store, "it is refused", |condition| matches!(condition, Err(because) if refused(because))).await;
     let Err(StoreError::Refused { reason, remedy }) = check(&store).await else { panic!("the password is wrong") };
     assert!(remedy.contains("password"), "{remedy}");
     assert!(!format!("{reason} {remedy} {store:?}").contains("hunter2"), "{reason} {remedy} {store:?}");
@@ -122,10 +129,7 @@ async fn a_password_that_is_changed_later_is_told_too() {
     let mut control = server.connect().unwrap();
     assert!(!control.call(&["CONFIG", "SET", "requirepass", "other"]).unwrap().is_error());
     assert!(!control.call(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]).unwrap().is_error());
-    wait_for(&store, "it is refused", |condition| {
-        matches!(condition, Condition::Down { because: StoreError::Refused { .. } })
-    })
-    .await;
+    wait_for(&store, "it is refused", |condition| matches!(condition, Err(StoreError::Refused { .. }))).await;
     assert!(matches!(check(&store).await, Err(StoreError::Refused { .. })));
     assert!(!control.call(&["CONFIG", "SET", "requirepass", "right"]).unwrap().is_error());
     up(&store).await;
@@ -205,7 +209,8 @@ async fn an_idle_server_that_hangs_is_noticed_within_about_a_second() {
 #[tokio::test]
 async fn a_callers_deadline_is_kept_and_cuts_off_nobody_else() {
     let server = Server::redis().start();
-    let spec = StoreSpec::new(&server.url()).deadline(Duration::from_secs(3)).audit_every(Duration::ZERO);
+    let spec =
+        StoreSpec { deadline: Duration::from_secs(3), audit_every: Duration::ZERO, ..StoreSpec::new(&server.url()) };
     let store = ServedStore::start(spec).unwrap();
     up(&store).await;
     let past = Instant::now();
@@ -254,7 +259,8 @@ async fn every_call_passes_through_and_is_timed() {
 #[tokio::test]
 async fn an_audit_counts_the_keys_and_those_without_an_end() {
     let server = Server::redis().start();
-    let spec = StoreSpec::new(&server.url()).deadline(DEADLINE).audit_every(Duration::from_millis(50));
+    let spec =
+        StoreSpec { deadline: DEADLINE, audit_every: Duration::from_millis(50), ..StoreSpec::new(&server.url()) };
     let store = ServedStore::start(spec.clone()).unwrap();
     up(&store).await;
     check(&store).await.unwrap();
@@ -276,7 +282,7 @@ async fn an_audit_counts_the_keys_and_those_without_an_end() {
     for number in 0..3000 {
         control.call(&["SET".to_owned(), format!("tallygate:{{{number}}}:api:tb"), "x".into()]).unwrap();
     }
-    let bounded = ServedStore::start(spec.audit_keys(1000)).unwrap();
+    let bounded = ServedStore::start(StoreSpec { audit_keys: 1000, ..spec }).unwrap();
     let figures = timeout(PATIENCE, async {
         loop {
             if let Some(figures) = bounded.audit() {
@@ -302,7 +308,7 @@ async fn audited(store: &ServedStore, wanted: (u64, u64, bool)) {
 #[test]
 fn the_embedded_store_needs_nothing_and_is_always_up() {
     let store = ServedStore::from(MemoryStore::new());
-    assert!(store.up() && !store.breaker_open());
+    assert!(store.condition().is_ok() && !store.breaker_open());
     assert_eq!(store.place(), "memory");
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     assert_eq!(runtime.block_on(check(&store)), Ok(999), "not even a timer");

@@ -63,11 +63,15 @@ async fn every_change_is_one_line_and_no_line_has_the_password() {
     // In its place someone who hangs up: after the fourth time, three failed attempts have been told or kept silent.
     let rude = std::net::TcpListener::bind(server.addr()).unwrap();
     let hung_up = tokio::task::spawn_blocking(move || (0..4).for_each(|_| drop(rude.accept().unwrap())));
-    let spec = StoreSpec::new(&server.url()).deadline(Duration::from_millis(100)).audit_every(Duration::ZERO);
+    let spec = StoreSpec {
+        deadline: Duration::from_millis(100),
+        audit_every: Duration::ZERO,
+        ..StoreSpec::new(&server.url())
+    };
     let store = ServedStore::start(spec).unwrap();
     let mut changes = store.subscribe();
     let mut reach = async |up: bool| {
-        timeout(PATIENCE, changes.wait_for(|condition| condition.is_up() == up)).await.unwrap().unwrap();
+        timeout(PATIENCE, changes.wait_for(|condition| condition.is_ok() == up)).await.unwrap().unwrap();
     };
     timeout(PATIENCE, hung_up).await.unwrap().unwrap();
     server.restart();

@@ -145,7 +145,12 @@ fn settings(args: &Args, reload: &ReloadTrigger) -> anyhow::Result<Settings> {
     let tls = tls.map(|(certificate, key)| TlsSettings { certificate, key, client_ca: args.tls_client_ca.clone() });
     Ok(Settings {
         policies: args.config.clone(),
-        store: StoreSpec::new(store).prefix(&args.prefix).deadline(args.store_deadline).audit_every(args.audit_every),
+        store: StoreSpec {
+            prefix: args.prefix.clone(),
+            deadline: args.store_deadline,
+            audit_every: args.audit_every,
+            ..StoreSpec::new(store)
+        },
         dialect: args.headers,
         trust: Trust { proxies: args.trusted_proxies.clone(), ..Trust::default() },
         token: token(args)?,

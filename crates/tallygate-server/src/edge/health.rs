@@ -29,7 +29,7 @@ pub(crate) async fn readyz(State(app): State<Arc<App>>, RawQuery(query): RawQuer
     Ok(match ready {
         Ok(()) => ok(&json!({"status": "ready"})),
         Err(why) => {
-            let body = json!({"status": "not ready", "reason": why.to_string()});
+            let body = json!({"status": "not ready", "reason": why});
             json_response(StatusCode::SERVICE_UNAVAILABLE, &body)
         }
     })

@@ -1,6 +1,6 @@
 //! A small audit now and then, beside the traffic: how many keys there are, and whether each of them ends.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use tallygate::{Clock, MemoryStore, Timestamp};
@@ -9,6 +9,9 @@ use tokio::time::sleep;
 
 use super::Parts;
 use super::backoff::jitter;
+
+/// Between two steps: their few hundred keys are a millisecond of the server's work, at most one in twenty.
+const REST: Duration = Duration::from_millis(20);
 
 /// What an audit found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -49,45 +52,29 @@ impl AuditFigures {
     }
 }
 
-/// The figures of the last audit that came to its end.
-#[derive(Debug, Default)]
-pub(super) struct Figures(Mutex<Option<AuditFigures>>);
-
-impl Figures {
-    pub(super) fn last(&self) -> Option<AuditFigures> {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn replace(&self, figures: AuditFigures) -> Option<AuditFigures> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).replace(figures)
-    }
-}
-
 pub(super) async fn run(parts: Arc<Parts>, url: String, sweep: Sweep, every: Duration) {
+    let sweep = sweep.rest(REST);
     let clock = Clock::system();
-    let mut condition = parts.health.subscribe();
+    let mut condition = parts.condition.subscribe();
     // Servers that were started together do not look at the same moment.
     let mut pause = jitter(Duration::ZERO, every / 10);
     loop {
         sleep(pause).await;
         pause = jitter(every - every / 10, every);
-        if condition.wait_for(super::Condition::is_up).await.is_err() {
+        if condition.wait_for(Result::is_ok).await.is_err() {
             return;
         }
-        match look(&url, &sweep).await {
+        // Connected anew each time: nothing is held open for hours, and a cluster is looked at as it is now.
+        let audited = async { Ok::<_, ConnectError>(Audit::connect(&url).await?.run(&sweep, |_| {}).await?) };
+        match audited.await {
             Ok(report) => {
                 let figures = AuditFigures::of(&report, clock.now());
-                let before = parts.figures.replace(figures);
+                let before = parts.figures.send_replace(Some(figures));
                 warn_of(before, figures, &parts.place);
             }
             Err(error) => tracing::warn!(store = parts.place, reason = %error, "the audit could not end"),
         }
     }
-}
-
-async fn look(url: &str, sweep: &Sweep) -> Result<AuditReport, ConnectError> {
-    // Connected anew each time: nothing is held open for hours, and a cluster is looked at as it is now.
-    Ok(Audit::connect(url).await?.run(sweep, |_| {}).await?)
 }
 
 /// Says what has become worse. Never which keys: their names are made of subjects.

@@ -3,19 +3,21 @@
 use std::sync::{Arc, OnceLock};
 
 use tallygate::{Call, CounterError, CounterName, CounterOp, CounterValue, Counters, Decision, Store, StoreError};
+use tokio::sync::watch;
 
-use super::health::Health;
+use super::Condition;
 
 /// Empty until its server was there for the first time. From then on the store finds its server again by itself.
 #[derive(Debug)]
 pub(super) struct Lazy<S> {
     pub(super) store: Arc<OnceLock<S>>,
-    pub(super) health: Arc<Health>,
+    pub(super) condition: Arc<watch::Sender<Condition>>,
 }
 
 impl<S> Lazy<S> {
     fn store(&self) -> Result<&S, StoreError> {
-        self.store.get().ok_or_else(|| self.health.reason())
+        let connecting = || StoreError::Unavailable { reason: "the connection is being opened".to_owned() };
+        self.store.get().ok_or_else(|| self.condition.borrow().clone().err().unwrap_or_else(connecting))
     }
 }
 

@@ -20,7 +20,7 @@ const RETRY_INTERVAL: Duration = Duration::from_millis(100);
 const DOWN_AFTER: u32 = 2;
 
 pub(super) async fn run(parts: Arc<Parts>, server: RedisStoreBuilder) {
-    let mut log = HealthLog::new(&parts.health, &parts.place);
+    let mut log = HealthLog::new(&parts.condition, &parts.place);
     let store = parts.connected(connect(&mut log, &server).await.into());
     let limit: Limit = "1/s fixed_window".parse().expect("a limit as the documentation has it");
     // Never charged: looking is all a probe does, so it leaves no key behind.
@@ -45,7 +45,7 @@ pub(super) async fn run(parts: Arc<Parts>, server: RedisStoreBuilder) {
 fn failed(parts: &Parts, log: &mut HealthLog<'_>, error: StoreError) -> bool {
     match Signal::of(&error) {
         // More callers than places: the store is not to blame, and what was said of it last is still true.
-        Signal::Nothing => return parts.health.is_up(),
+        Signal::Nothing => return parts.condition.borrow().is_ok(),
         // It answers, and the callers too are answered at once, with what has to be changed.
         Signal::Answered => {
             parts.breaker.probe_answered();
@@ -53,7 +53,7 @@ fn failed(parts: &Parts, log: &mut HealthLog<'_>, error: StoreError) -> bool {
         }
         Signal::Failed => {
             parts.breaker.probe_failed();
-            if !parts.health.is_up() || parts.breaker.failures() >= DOWN_AFTER {
+            if parts.condition.borrow().is_err() || parts.breaker.failures() >= DOWN_AFTER {
                 parts.breaker.open();
                 log.down(error);
             }

@@ -33,7 +33,7 @@ fn timed(ask: impl FnOnce() -> Response) -> (Response, Duration) {
 fn calls_beyond_the_cap_are_shed_at_once_while_a_store_hangs_and_probes_get_through() {
     let redis = Server::redis().start();
     let server = Served::start(POLICIES, |settings| {
-        settings.store = StoreSpec::new(&redis.url()).deadline(Duration::from_secs(8));
+        settings.store = StoreSpec { deadline: Duration::from_secs(8), ..StoreSpec::new(&redis.url()) };
         settings.listen.max_in_flight = ROOM;
     });
     until("the store", || server.get("/readyz").status == 200);

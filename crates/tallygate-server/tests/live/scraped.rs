@@ -102,7 +102,7 @@ scrape_configs:
 fn prometheus_answers_every_query_of_the_dashboard_and_the_alerts() {
     let redis = Server::redis().start();
     let server = Served::start(POLICIES, |settings| {
-        settings.store = StoreSpec::new(&redis.url()).audit_every(Duration::from_millis(500));
+        settings.store = StoreSpec { audit_every: Duration::from_millis(500), ..StoreSpec::new(&redis.url()) };
     });
     until("the store", || server.get("/readyz").status == 200);
     let prometheus = monitor(&server);

@@ -43,7 +43,7 @@ fn two_servers_on_one_redis_admit_exactly_the_limit_between_them() {
     let redis = Server::redis().start();
     let url = redis.url();
     let server = || {
-        let store = StoreSpec::new(&url).deadline(std::time::Duration::from_secs(5));
+        let store = StoreSpec { deadline: std::time::Duration::from_secs(5), ..StoreSpec::new(&url) };
         let served = Served::start(&policies(), |settings| settings.store = store);
         until("the store", || request(served.http, "GET", "/readyz", &[], b"").status == 200);
         served

@@ -17,7 +17,7 @@ use tonic_reflection::pb::{v1, v1alpha};
 
 use super::*;
 use crate::proto::envoy::service::ratelimit::v3::rate_limit_service_server::SERVICE_NAME;
-use crate::store::{Condition, StoreSpec};
+use crate::store::StoreSpec;
 
 fn about(service: &str) -> HealthCheckRequest {
     HealthCheckRequest { service: service.to_owned() }
@@ -44,10 +44,10 @@ async fn health_is_that_of_the_whole_server_and_of_the_service() {
 #[tokio::test]
 async fn whoever_watches_sees_the_store_come_and_go_and_the_server_stop() {
     let redis = Server::redis().start();
-    let spec = StoreSpec::new(&redis.url()).audit_every(Duration::ZERO);
+    let spec = StoreSpec { audit_every: Duration::ZERO, ..StoreSpec::new(&redis.url()) };
     let served = Served::new(app(ServedStore::start(spec).unwrap(), common_policies()));
     let mut condition = served.app.store().subscribe();
-    tokio::time::timeout(PATIENCE, condition.wait_for(Condition::is_up)).await.unwrap().unwrap();
+    tokio::time::timeout(PATIENCE, condition.wait_for(Result::is_ok)).await.unwrap().unwrap();
     let mut client = HealthClient::new(served.channel().await);
     let mut watched = client.watch(about(SERVICE_NAME)).await.unwrap().into_inner();
     let mut next = async || {

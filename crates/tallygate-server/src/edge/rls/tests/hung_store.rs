@@ -9,7 +9,7 @@ use tokio::time::Instant;
 use tonic::Request;
 
 use super::*;
-use crate::store::{Condition, StoreSpec};
+use crate::store::StoreSpec;
 
 /// Far beyond what any caller here waits: only the caller's own deadline can end a question.
 const STORE_DEADLINE: Duration = Duration::from_secs(20);
@@ -22,10 +22,10 @@ fn policies() -> Vec<(Policy, Rule)> {
 /// A server whose store was there and then froze.
 async fn frozen() -> (Served, Server) {
     let redis = Server::redis().start();
-    let spec = StoreSpec::new(&redis.url()).deadline(STORE_DEADLINE).audit_every(Duration::ZERO);
+    let spec = StoreSpec { deadline: STORE_DEADLINE, audit_every: Duration::ZERO, ..StoreSpec::new(&redis.url()) };
     let served = Served::new(app(ServedStore::start(spec).unwrap(), policies()));
     let mut condition = served.app.store().subscribe();
-    tokio::time::timeout(PATIENCE, condition.wait_for(Condition::is_up)).await.unwrap().unwrap();
+    tokio::time::timeout(PATIENCE, condition.wait_for(Result::is_ok)).await.unwrap().unwrap();
     // The connection, the scripts and this process are warm: what is measured is the waiting.
     let warm = served.ask_about(&[descriptor(&[("allow", "warm")])]).await;
     assert_eq!(warm.statuses[0].limit_remaining, 1);

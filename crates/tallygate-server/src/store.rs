@@ -66,7 +66,7 @@ impl ServedStore {
         let server = RedisStore::builder(&spec.store).prefix(&spec.prefix).deadline(spec.deadline);
         server.validate()?;
         let reason = format!("there is no connection to {place} yet");
-        let mut served = Self::new(None, place, Err(StoreError::Unavailable { reason }));
+        let mut served = Self::new(place, Err(StoreError::Unavailable { reason }));
         served._tasks.spawn(probe::run(Arc::clone(&served.parts), server));
         if !spec.audit_every.is_zero() {
             served._tasks.spawn(audit::run(Arc::clone(&served.parts), spec.store, sweep, spec.audit_every));
@@ -74,7 +74,7 @@ impl ServedStore {
         Ok(served)
     }
 
-    fn new(store: Option<AnyStore>, place: String, condition: Condition) -> Self {
+    fn new(place: String, condition: Condition) -> Self {
         let parts = Arc::new(Parts {
             place,
             store: Arc::default(),
@@ -84,9 +84,6 @@ impl ServedStore {
             stats: Arc::default(),
             figures: watch::Sender::default(),
         });
-        if let Some(store) = store {
-            parts.connected(store);
-        }
         let lazy = Lazy { store: Arc::clone(&parts.store), condition: Arc::clone(&parts.condition) };
         let (breaker, opened) = (Arc::clone(&parts.breaker), Arc::clone(&parts.opened));
         let store = Timely(Guarded { store: lazy, breaker, opened });
@@ -138,7 +135,9 @@ impl Parts {
 impl From<MemoryStore> for ServedStore {
     /// Needs no runtime: nothing runs beside it.
     fn from(store: MemoryStore) -> Self {
-        Self::new(Some(store.into()), AnyStore::MEMORY.to_owned(), Ok(()))
+        let served = Self::new(AnyStore::MEMORY.to_owned(), Ok(()));
+        served.parts.connected(store.into());
+        served
     }
 }
 

@@ -6,18 +6,10 @@ use std::time::Duration;
 const FIRST: Duration = Duration::from_millis(50);
 const MOST: Duration = Duration::from_secs(2);
 
-/// Waits that double, each cut by up to half: many servers that lost one store do not come back in step.
-#[derive(Debug, Default)]
-pub(super) struct Backoff {
-    failures: u32,
-}
-
-impl Backoff {
-    pub(super) fn next(&mut self) -> Duration {
-        let longest = FIRST.saturating_mul(2_u32.saturating_pow(self.failures)).min(MOST);
-        self.failures = self.failures.saturating_add(1);
-        jitter(longest / 2, longest)
-    }
+/// Waits without end that double, each cut by up to half: many servers that lost one store do not come back in step.
+pub(super) fn waits() -> impl Iterator<Item = Duration> {
+    let longest = std::iter::successors(Some(FIRST), |longest| Some((*longest * 2).min(MOST)));
+    longest.map(|longest| jitter(longest / 2, longest))
 }
 
 /// A random span between two.
@@ -32,8 +24,7 @@ mod tests {
 
     #[test]
     fn waits_grow_from_the_first_to_the_longest_and_stay_there() {
-        let mut backoff = Backoff::default();
-        let waits: Vec<Duration> = (0..100).map(|_| backoff.next()).collect();
+        let waits: Vec<Duration> = waits().take(100).collect();
         assert!(waits[0] >= FIRST / 2 && waits[0] <= FIRST, "{:?}", waits[0]);
         assert!(waits.iter().all(|wait| *wait <= MOST));
         assert!(waits[6..].iter().all(|wait| *wait >= MOST / 2));

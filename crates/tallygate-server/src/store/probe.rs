@@ -8,7 +8,7 @@ use tallygate_redis::{ConnectError, RedisStore, RedisStoreBuilder};
 use tokio::time::{sleep, timeout};
 
 use super::Parts;
-use super::backoff::Backoff;
+use super::backoff::waits;
 use super::breaker::Signal;
 use super::health::HealthLog;
 
@@ -64,13 +64,13 @@ fn failed(parts: &Parts, log: &mut HealthLog<'_>, error: StoreError) -> bool {
 
 /// Tries until it is there.
 async fn connect(log: &mut HealthLog<'_>, server: &RedisStoreBuilder) -> RedisStore {
-    let mut backoff = Backoff::default();
+    let mut waits = waits();
     loop {
         match server.clone().connect().await {
             Ok(store) => return store,
             Err(error) => log.down(absence(error)),
         }
-        sleep(backoff.next()).await;
+        sleep(waits.next().unwrap_or_default()).await;
     }
 }
 

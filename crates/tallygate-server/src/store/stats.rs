@@ -12,19 +12,12 @@ use super::breaker::Failure;
 use crate::histogram::Histogram;
 
 /// Counted as calls end, read when someone asks.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct StoreStats {
     /// By [`StoreError::KINDS`].
-    errors: Vec<AtomicU64>,
+    errors: [AtomicU64; StoreError::KINDS.len()],
     /// By [`Verb::ALL`], and last for counters.
-    durations: Vec<Histogram>,
-}
-
-impl Default for StoreStats {
-    fn default() -> Self {
-        let errors = StoreError::KINDS.iter().map(|_| AtomicU64::default()).collect();
-        Self { errors, durations: (0..=Verb::ALL.len()).map(|_| Histogram::default()).collect() }
-    }
+    durations: [Histogram; Verb::ALL.len() + 1],
 }
 
 impl StoreStats {

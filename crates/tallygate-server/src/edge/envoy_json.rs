@@ -22,7 +22,7 @@ use crate::proto::envoy::service::ratelimit::v3::rate_limit_response::Code;
 pub(super) async fn answer(State(app): State<Arc<App>>, body: Bytes) -> Result<Response, Refused> {
     let request = read_object(&body).inspect_err(|_| app.reject(Api::Json))?;
     let answer = should_rate_limit(&app, Api::Json, request, None).await;
-    let (response, metadata) = answer.map_err(|invalid| Problem::bad_request(invalid.to_string()))?;
+    let (response, metadata) = answer.map_err(Problem::bad_request)?;
     let status = match response.overall_code() {
         Code::OverLimit => StatusCode::TOO_MANY_REQUESTS,
         Code::Ok | Code::Unknown => StatusCode::OK,

@@ -25,7 +25,6 @@ use crate::proto::DESCRIPTORS;
 use crate::proto::envoy::service::ratelimit::v3::rate_limit_response::rate_limit::Unit;
 use crate::proto::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
 use health::Health;
-use request::Invalid;
 use service::RateLimits;
 
 /// Envoy's units, in seconds. A week comes in answers only.
@@ -60,10 +59,11 @@ pub(super) async fn should_rate_limit(
     api: Api,
     request: RateLimitRequest,
     deadline: Option<Instant>,
-) -> Result<(RateLimitResponse, Value), Invalid> {
+) -> Result<(RateLimitResponse, Value), String> {
     let descriptors = request.descriptors.len();
     let question = request::read(request).inspect_err(|_| app.reject(api))?;
-    let verdict = app.answer(api, &question, deadline).await?.into_verdict();
+    let answer = app.answer(api, &question, deadline).await.map_err(|error| error.to_string())?;
+    let verdict = answer.into_verdict();
     let metadata = metadata::metadata(question.domain().unwrap_or_default(), &verdict);
     Ok((response::write(descriptors, &verdict, app.dialect), metadata))
 }

@@ -98,16 +98,13 @@ struct ByteEntry {
 
 impl From<ByteRequest> for RateLimitRequest {
     fn from(bytes: ByteRequest) -> Self {
-        let ByteRequest { domain, descriptors, hits_addend } = bytes;
-        Self { domain: text(domain), descriptors: descriptors.into_iter().map(Into::into).collect(), hits_addend }
-    }
-}
-
-impl From<ByteDescriptor> for RateLimitDescriptor {
-    fn from(bytes: ByteDescriptor) -> Self {
-        let ByteDescriptor { entries, limit, hits_addend, is_negative_hits } = bytes;
-        let entries = entries.into_iter().map(|entry| Entry { key: text(entry.key), value: text(entry.value) });
-        Self { entries: entries.collect(), limit, hits_addend, is_negative_hits }
+        let entry = |entry: ByteEntry| Entry { key: text(entry.key), value: text(entry.value) };
+        let descriptors = bytes.descriptors.into_iter().map(|bytes| {
+            let ByteDescriptor { entries, limit, hits_addend, is_negative_hits } = bytes;
+            let entries = entries.into_iter().map(entry).collect();
+            RateLimitDescriptor { entries, limit, hits_addend, is_negative_hits }
+        });
+        Self { domain: text(bytes.domain), descriptors: descriptors.collect(), hits_addend: bytes.hits_addend }
     }
 }
 

@@ -55,28 +55,19 @@ impl health_server::Health for Health {
 
 /// Tells every change until nobody listens. A service that is not known here will not be while this runs.
 async fn watch(app: Arc<App>, known: bool, sender: mpsc::Sender<Result<HealthCheckResponse, Status>>) {
-    if !known {
-        let _ = sender.send(answer(ServingStatus::ServiceUnknown)).await;
-        return sender.closed().await;
-    }
     let (mut store, mut draining) = (app.store().subscribe(), app.draining.subscribe());
     let mut told = None;
     loop {
         store.mark_unchanged();
         draining.mark_unchanged();
-        let status = serving(&app);
-        if told != Some(status) {
-            told = Some(status);
-            if sender.send(answer(status)).await.is_err() {
-                return;
-            }
+        let status = if known { serving(&app) } else { ServingStatus::ServiceUnknown };
+        if told.replace(status) != Some(status) && sender.send(answer(status)).await.is_err() {
+            return;
         }
         tokio::select! {
             () = sender.closed() => return,
             Ok(()) = store.changed() => {}
             Ok(()) = draining.changed() => {}
-            // Neither will change any more.
-            else => return sender.closed().await,
         }
     }
 }

@@ -6,7 +6,6 @@ use std::time::Duration;
 use tallygate::{Action, Algorithm, Ask, Cost, Descriptor, Limit, Verb};
 
 use super::UNITS;
-use crate::answer::AnswerError;
 use crate::edge::bounds::{MAX_DESCRIPTORS, MAX_ENTRIES, bounded_entry};
 use crate::proto::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
 use crate::proto::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::RateLimitOverride;
@@ -14,39 +13,28 @@ use crate::proto::envoy::service::ratelimit::v3::RateLimitRequest;
 use crate::proto::envoy::service::ratelimit::v3::rate_limit_response::rate_limit::Unit;
 use crate::question::{About, Question};
 
-/// Why a question cannot be answered: always the fault of how the proxy is set up.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub(in crate::edge) enum Invalid {
-    #[error("the domain is empty: set `domain` in the proxy's rate limit filter to one of your policy files")]
-    NoDomain,
-    #[error("there are no descriptors: send 1 to {MAX_DESCRIPTORS}")]
-    NoDescriptors,
-    #[error("there are {count} descriptors: send 1 to {MAX_DESCRIPTORS}")]
-    Descriptors { count: usize },
-    #[error("descriptor {at} has {count} entries: at most {MAX_ENTRIES} are allowed")]
-    Entries { at: usize, count: usize },
-    #[error("the limit of descriptor {at} has no unit: use SECOND, MINUTE, HOUR, DAY, MONTH or YEAR")]
-    Unit { at: usize },
-    #[error(transparent)]
-    Answer(#[from] AnswerError),
-}
-
-/// What a request asks, one for each descriptor, in order.
-pub(super) fn read(request: RateLimitRequest) -> Result<Question, Invalid> {
+/// What a request asks, one for each descriptor, in order; or why that cannot be answered, which is always the fault of
+/// how the proxy is set up.
+pub(super) fn read(request: RateLimitRequest) -> Result<Question, String> {
     let RateLimitRequest { domain, descriptors, hits_addend: hits } = request;
     if domain.is_empty() {
-        return Err(Invalid::NoDomain);
+        return Err(
+            "the domain is empty: set `domain` in the proxy's rate limit filter to one of your policy files".into()
+        );
     }
     match descriptors.len() {
-        0 => return Err(Invalid::NoDescriptors),
+        0 => return Err(format!("there are no descriptors: send 1 to {MAX_DESCRIPTORS}")),
         1..=MAX_DESCRIPTORS => {}
-        count => return Err(Invalid::Descriptors { count }),
+        count => return Err(format!("there are {count} descriptors: send 1 to {MAX_DESCRIPTORS}")),
     }
     let ask = |(at, written): (usize, RateLimitDescriptor)| {
-        if written.entries.len() > MAX_ENTRIES {
-            return Err(Invalid::Entries { at, count: written.entries.len() });
+        let count = written.entries.len();
+        if count > MAX_ENTRIES {
+            return Err(format!("descriptor {at} has {count} entries: at most {MAX_ENTRIES} are allowed"));
         }
-        let limit = written.limit.map(|limit| requested(limit).ok_or(Invalid::Unit { at })).transpose()?;
+        let no_unit =
+            || format!("the limit of descriptor {at} has no unit: use SECOND, MINUTE, HOUR, DAY, MONTH or YEAR");
+        let limit = written.limit.map(|limit| requested(limit).ok_or_else(no_unit)).transpose()?;
         let action = action(written.hits_addend, written.is_negative_hits, hits);
         let descriptor =
             written.entries.into_iter().map(|entry| bounded_entry(entry.key, entry.value)).collect::<Descriptor>();

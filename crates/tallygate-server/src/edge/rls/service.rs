@@ -56,8 +56,7 @@ where
             let app = Arc::clone(&app);
             async move {
                 let answer = should_rate_limit(&app, Api::Rls, request.into_inner(), deadline).await;
-                let (mut response, metadata) =
-                    answer.map_err(|invalid| Status::invalid_argument(invalid.to_string()))?;
+                let (mut response, metadata) = answer.map_err(Status::invalid_argument)?;
                 response.dynamic_metadata = structure(metadata);
                 Ok(tonic::Response::new(response))
             }

@@ -17,7 +17,7 @@ use tallygate_http::Problem;
 use crate::app::App;
 use crate::edge::{Refused, authorize, livez, not_allowed, not_found, ok, readyz};
 use crate::metrics::Sources;
-use crate::reload::{Reloaded, Reloader};
+use crate::reload::Reloader;
 
 /// What the admin listener knows.
 #[derive(Clone)]
@@ -74,10 +74,8 @@ fn describe(policy: &Policy) -> Value {
 }
 
 async fn reload(State(admin): State<Admin>) -> Result<Response, Refused> {
-    let outcome = match admin.reloader.reload().await {
-        Reloaded::Applied => "applied",
-        Reloaded::Unchanged => "unchanged",
-        Reloaded::Refused(why) => return Err(Problem::of_status(StatusCode::CONFLICT, why).into()),
-    };
+    let reloaded = admin.reloader.reload().await;
+    let changed = reloaded.map_err(|why| Problem::of_status(StatusCode::CONFLICT, why))?;
+    let outcome = if changed { "applied" } else { "unchanged" };
     Ok(ok(&json!({"outcome": outcome, "generation": admin.sources.app.policies.load().generation})))
 }

@@ -11,7 +11,7 @@ use tokio::time::Instant;
 use crate::answer::{Answer, AnswerError};
 use crate::decision_event::{Api, Asked, CallOutcome, DecisionEvent};
 use crate::loaded::Loaded;
-use crate::metrics::CallCounters;
+use crate::metrics::{CallCounters, ReloadCounters};
 use crate::question::{About, Question};
 use crate::settings::Settings;
 use crate::store::ServedStore;
@@ -28,6 +28,7 @@ pub(crate) struct App {
     pub(crate) policies: ArcSwap<Loaded>,
     pub(crate) stores: Stores<ServedStore>,
     pub(crate) calls: CallCounters,
+    pub(crate) reloads: ReloadCounters,
     pub(crate) dialect: Dialect,
     /// Whom forward-auth believes.
     pub(crate) trust: Trust,
@@ -42,6 +43,7 @@ impl App {
             policies: ArcSwap::from_pointee(Loaded::new(policies, None)),
             stores: Stores::new(store).with_local(Arc::new(MemoryStore::builder().capacity(LOCAL_KEYS).build())),
             calls: CallCounters::default(),
+            reloads: ReloadCounters::default(),
             dialect: settings.dialect,
             trust: settings.trust.clone(),
             token: settings.token.clone(),

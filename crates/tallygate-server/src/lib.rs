@@ -48,5 +48,5 @@ pub mod proto;
 
 pub use histogram::Histogram;
 pub use run::{Event, Listeners, RunError, run};
-pub use settings::{ReloadTrigger, Settings};
+pub use settings::Settings;
 pub use token::{Token, WeakToken};

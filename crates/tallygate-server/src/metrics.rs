@@ -45,7 +45,6 @@ pub(crate) struct ReloadCounters {
 #[derive(Clone)]
 pub(crate) struct Sources {
     pub(crate) app: Arc<App>,
-    pub(crate) reloads: Arc<ReloadCounters>,
     pub(crate) listeners: Arc<[(&'static str, Arc<ListenStats>)]>,
     #[cfg(feature = "otlp")]
     pub(crate) traces: Option<crate::telemetry::Traces>,
@@ -152,7 +151,7 @@ impl Sources {
     }
 
     fn config(&self, page: &mut Exposition) {
-        let reloads = &self.reloads;
+        let reloads = &self.app.reloads;
         page.number(
             "tallygate_config_generation",
             "How many policy sets have been in force.",
@@ -176,8 +175,10 @@ impl Sources {
 
     fn listeners(&self, page: &mut Exposition) {
         page.counter("tallygate_shed_total", "Connections and requests turned away because there were too many.");
-        page.samples(self.listeners.iter().map(|(name, stats)| ([("listener", *name)], stats.shed())));
+        page.samples(self.listeners.iter().map(|(name, stats)| ([("listener", *name)], stats.shed.load(Relaxed))));
         page.gauge("tallygate_connections", "Connections open now.");
-        page.samples(self.listeners.iter().map(|(name, stats)| ([("listener", *name)], stats.connections())));
+        page.samples(
+            self.listeners.iter().map(|(name, stats)| ([("listener", *name)], stats.connections.load(Relaxed))),
+        );
     }
 }

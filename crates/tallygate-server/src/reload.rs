@@ -14,7 +14,6 @@ use tokio_util::sync::CancellationToken;
 use crate::accept::Tls;
 use crate::app::App;
 use crate::loaded::Loaded;
-use crate::metrics::ReloadCounters;
 use crate::run::Event;
 
 /// How often the files are looked at. Policies are small: reading them costs less than a decision, and unlike being told
@@ -30,7 +29,6 @@ pub(crate) struct Reloader {
     /// `None`: the policies are built in.
     path: Option<PathBuf>,
     tls: Option<Tls>,
-    pub(crate) counters: Arc<ReloadCounters>,
     files: Mutex<Files>,
     on_event: Arc<dyn Fn(Event<'_>) + Send + Sync>,
 }
@@ -42,12 +40,8 @@ struct Files {
     tried: Result<Texts, Findings>,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Reloaded {
-    Applied,
-    Unchanged,
-    Refused(String),
-}
+/// Whether an attempt changed the policies, or why the old ones stay in force.
+pub(crate) type Reloaded = Result<bool, String>;
 
 impl Reloader {
     pub(crate) fn new(
@@ -58,9 +52,8 @@ impl Reloader {
         on_event: Arc<dyn Fn(Event<'_>) + Send + Sync>,
     ) -> Self {
         let files = Mutex::new(Files { tried: Ok(in_force.clone()), in_force });
-        let reloader = Self { app, path, tls, counters: Arc::default(), files, on_event };
-        reloader.counters.last_at.store(Clock::system().now().as_micros(), Relaxed);
-        reloader
+        app.reloads.last_at.store(Clock::system().now().as_micros(), Relaxed);
+        Self { app, path, tls, files, on_event }
     }
 
     /// Reads everything again: policies and certificates.
@@ -74,24 +67,27 @@ impl Reloader {
         let mut files = self.files.lock().await;
         (self.on_event)(Event::Reloading);
         let outcome = self.attempt(&mut files, texts).await;
-        self.count(&outcome);
-        let failure = match &outcome {
-            Reloaded::Applied => {
+        let counters = &self.app.reloads;
+        let counter = match &outcome {
+            Ok(true) => {
                 tracing::info!(generation = self.app.policies.load().generation, "the policies were read again");
-                Ok(())
+                &counters.applied
             }
-            Reloaded::Unchanged => {
+            Ok(false) => {
                 tracing::info!("the policies were read again and are the same");
-                Ok(())
+                &counters.unchanged
             }
-            Reloaded::Refused(why) => {
+            Err(why) => {
                 for line in why.lines() {
                     tracing::error!("the old policies stay in force: {line}");
                 }
-                Err(why.as_str())
+                &counters.refused
             }
         };
-        (self.on_event)(Event::Reloaded(failure));
+        counter.fetch_add(1, Relaxed);
+        counters.last_failed.store(outcome.is_err().into(), Relaxed);
+        counters.last_at.store(Clock::system().now().as_micros(), Relaxed);
+        (self.on_event)(Event::Reloaded(outcome.as_ref().map(|_| ()).map_err(String::as_str)));
         outcome
     }
 
@@ -99,38 +95,22 @@ impl Reloader {
         if let Some(texts) = &texts {
             files.tried.clone_from(texts);
         }
-        if let Some(Err(error)) = self.tls.as_ref().map(Tls::reload) {
-            return Reloaded::Refused(error.to_string());
+        if let Some(tls) = &self.tls {
+            tls.reload().map_err(|error| error.to_string())?;
         }
-        let Some(texts) = texts else { return Reloaded::Unchanged };
-        if texts.as_ref().is_ok_and(|texts| *texts == files.in_force) {
-            return Reloaded::Unchanged;
-        }
+        let in_force = |texts: &Result<Texts, _>| texts.as_ref().is_ok_and(|texts| *texts == files.in_force);
+        let Some(texts) = texts.filter(|texts| !in_force(texts)) else { return Ok(false) };
         // Many policies take a while to read, and a reader that fails must not take the watch with it.
         let read = spawn_blocking(move || texts.and_then(|texts| Ok((Config::from_texts(&texts)?, texts)))).await;
-        let (config, texts) = match read {
-            Ok(Ok(read)) => read,
-            Ok(Err(findings)) => return Reloaded::Refused(findings.to_string()),
-            Err(_) => return Reloaded::Refused("reading the policies ended in a panic: please report it".to_owned()),
-        };
+        let read = read.map_err(|_| "reading the policies ended in a panic: please report it")?;
+        let (config, texts) = read.map_err(|findings| findings.to_string())?;
         for warning in &config.warnings {
             tracing::warn!("{warning}");
         }
         let before = self.app.policies.load_full();
         self.app.policies.store(Arc::new(Loaded::new(config.policies, Some(&before))));
         files.in_force = texts;
-        Reloaded::Applied
-    }
-
-    fn count(&self, outcome: &Reloaded) {
-        let (counter, failed) = match outcome {
-            Reloaded::Applied => (&self.counters.applied, 0),
-            Reloaded::Unchanged => (&self.counters.unchanged, 0),
-            Reloaded::Refused(_) => (&self.counters.refused, 1),
-        };
-        counter.fetch_add(1, Relaxed);
-        self.counters.last_failed.store(failed, Relaxed);
-        self.counters.last_at.store(Clock::system().now().as_micros(), Relaxed);
+        Ok(true)
     }
 
     /// Reads the files again whenever they have changed and come to rest, and whenever `asked`.
@@ -143,14 +123,15 @@ impl Reloader {
             tokio::select! {
                 () = shutdown.cancelled() => return,
                 () = asked.notified() => {
-                    self.reload().await;
+                    // What came of it is in the log, here and below.
+                    let _ = self.reload().await;
                 }
                 _ = ticks.tick() => {
                     let Some(path) = self.path.as_deref() else { continue };
                     let now = tallygate_config::read(path);
                     let changed = self.files.lock().await.tried != now;
                     if changed && moment_ago.as_ref() == Some(&now) {
-                        self.take(Some(now.clone())).await;
+                        let _ = self.take(Some(now.clone())).await;
                     }
                     moment_ago = Some(now);
                 }

@@ -95,12 +95,11 @@ pub async fn run(
     let reloader = Arc::new(reloader);
 
     let stop = CancellationToken::new();
-    let watch = tokio::spawn(Arc::clone(&reloader).watch(Arc::clone(&settings.reload.0), stop.clone()));
+    let watch = tokio::spawn(Arc::clone(&reloader).watch(Arc::clone(&settings.reload), stop.clone()));
     let stats: Arc<[(&'static str, Arc<ListenStats>)]> =
         ["http", "grpc", "admin"].map(|name| (name, Arc::new(ListenStats::default()))).into();
     let sources = Sources {
         app: Arc::clone(&app),
-        reloads: Arc::clone(&reloader.counters),
         listeners: Arc::clone(&stats),
         #[cfg(feature = "otlp")]
         traces: settings.traces.clone(),

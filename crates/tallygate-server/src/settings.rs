@@ -36,8 +36,8 @@ pub struct Settings {
     /// Traces every decision, if there is a collector.
     #[cfg(feature = "otlp")]
     pub traces: Option<Traces>,
-    /// Asks for the files to be read again.
-    pub reload: ReloadTrigger,
+    /// Notified to have the files read again, as SIGHUP does. If the server is busy reading them, it starts over after that.
+    pub reload: Arc<Notify>,
     /// Told what happens.
     pub on_event: Arc<dyn Fn(Event<'_>) + Send + Sync>,
 }
@@ -56,19 +56,8 @@ impl Default for Settings {
             notice: Duration::from_millis(500),
             #[cfg(feature = "otlp")]
             traces: None,
-            reload: ReloadTrigger::default(),
+            reload: Arc::default(),
             on_event: Arc::new(|_| {}),
         }
-    }
-}
-
-/// Asks a server to read its files again, as SIGHUP does.
-#[derive(Debug, Clone, Default)]
-pub struct ReloadTrigger(pub(crate) Arc<Notify>);
-
-impl ReloadTrigger {
-    /// Asks now. If the server is busy with an earlier one, it starts over after it.
-    pub fn fire(&self) {
-        self.0.notify_one();
     }
 }

@@ -17,8 +17,9 @@ use tallygate_server::store::StoreSpec;
 use tallygate_server::telemetry::{self, Format, LogSettings};
 #[cfg(feature = "otlp")]
 use tallygate_server::telemetry::{OtlpSettings, SampleRatio, Traces};
-use tallygate_server::{Event, Listeners, ReloadTrigger, Settings, Token};
+use tallygate_server::{Event, Listeners, Settings, Token};
 use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::Notify;
 
 use crate::output::Outcome;
 use crate::{duration, policies};
@@ -105,8 +106,7 @@ Examples:
 SIGTERM and Ctrl-C let calls under way finish; SIGHUP reads the policies again.";
 
 pub(crate) async fn run(args: Args) -> anyhow::Result<Outcome> {
-    let reload = ReloadTrigger::default();
-    let mut settings = settings(&args, &reload)?;
+    let mut settings = settings(&args)?;
     let listeners = Listeners { http: args.http.bind()?, grpc: args.grpc.bind()?, admin: args.admin.bind()? };
     let filter = std::env::var("TALLYGATE_LOG").unwrap_or_else(|_| "info".to_owned());
     telemetry::init(&LogSettings { format: args.log, filter })?;
@@ -114,7 +114,7 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<Outcome> {
     let traces = traces(&args)?;
     #[cfg(feature = "otlp")]
     settings.traces.clone_from(&traces);
-    let shutdown = until_told(reload)?;
+    let shutdown = until_told(Arc::clone(&settings.reload))?;
     let banner = banner::text(&args, &settings, &listeners);
     settings.on_event = Arc::new(move |event: Event<'_>| {
         if let Event::Ready = event {
@@ -137,7 +137,7 @@ fn traces(args: &Args) -> anyhow::Result<Option<Traces>> {
     Ok(Some(Traces::start(&OtlpSettings::new(url)?.with_ratio(args.otlp_ratio))?))
 }
 
-fn settings(args: &Args, reload: &ReloadTrigger) -> anyhow::Result<Settings> {
+fn settings(args: &Args) -> anyhow::Result<Settings> {
     let written = args.config.as_deref().map(policies::load).transpose()?.and_then(|config| config.store);
     // What is given here goes before what the files say.
     let store = args.store.as_deref().or(written.as_deref()).unwrap_or(AnyStore::MEMORY);
@@ -161,7 +161,6 @@ fn settings(args: &Args, reload: &ReloadTrigger) -> anyhow::Result<Settings> {
             max_age: args.max_connection_age,
             ..ListenSettings::default()
         },
-        reload: reload.clone(),
         ..Settings::default()
     })
 }
@@ -180,7 +179,7 @@ fn token(args: &Args) -> anyhow::Result<Option<Token>> {
 }
 
 /// Ready when a signal says to stop; meanwhile SIGHUP reads the policies again.
-fn until_told(reload: ReloadTrigger) -> anyhow::Result<impl Future<Output = ()>> {
+fn until_told(reload: Arc<Notify>) -> anyhow::Result<impl Future<Output = ()>> {
     let hear = |kind| signal(kind).context("cannot listen to signals");
     let (mut terminate, mut interrupt) = (hear(SignalKind::terminate())?, hear(SignalKind::interrupt())?);
     let mut hangup = hear(SignalKind::hangup())?;
@@ -189,7 +188,7 @@ fn until_told(reload: ReloadTrigger) -> anyhow::Result<impl Future<Output = ()>>
             tokio::select! {
                 _ = terminate.recv() => return,
                 _ = interrupt.recv() => return,
-                _ = hangup.recv() => reload.fire(),
+                _ = hangup.recv() => reload.notify_one(),
             }
         }
     })

@@ -46,36 +46,33 @@ impl TlsError {
 
 /// Certificates in use, shared by all listeners that name them.
 #[derive(Clone)]
-pub struct Tls(Arc<Inner>);
-
-struct Inner {
+pub struct Tls {
     settings: TlsSettings,
-    config: ArcSwap<ServerConfig>,
+    config: Arc<ArcSwap<ServerConfig>>,
 }
 
 /// Names the files only: nothing of a key is ever printed.
 impl fmt::Debug for Tls {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Tls").field(&self.0.settings).finish()
+        f.debug_tuple("Tls").field(&self.settings).finish()
     }
 }
 
 impl Tls {
     /// Reads and checks the files.
     pub fn load(settings: TlsSettings) -> Result<Self, TlsError> {
-        let config = ArcSwap::from_pointee(read(&settings)?);
-        Ok(Self(Arc::new(Inner { settings, config })))
+        let config = Arc::new(ArcSwap::from_pointee(read(&settings)?));
+        Ok(Self { settings, config })
     }
 
     /// Reads the files again, for the connections to come. If anything is wrong with them, the old ones stay in use.
     pub fn reload(&self) -> Result<(), TlsError> {
-        let config = read(&self.0.settings)?;
-        self.0.config.store(Arc::new(config));
+        self.config.store(Arc::new(read(&self.settings)?));
         Ok(())
     }
 
     pub(super) async fn accept(&self, stream: TcpStream) -> io::Result<TlsStream<TcpStream>> {
-        TlsAcceptor::from(self.0.config.load_full()).accept(stream).await
+        TlsAcceptor::from(self.config.load_full()).accept(stream).await
     }
 }
 

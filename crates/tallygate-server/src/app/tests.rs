@@ -81,8 +81,7 @@ async fn every_verb_of_both_kinds_of_questions_is_counted() {
         app.answer(Api::Http, &question, None).await.unwrap();
     }
     app.reject(Api::Http);
-    let sources =
-        crate::metrics::Sources { app, reloads: Default::default(), listeners: Default::default(), traces: None };
+    let sources = crate::metrics::Sources { app, listeners: Default::default(), traces: None };
     let listed = sources.render();
     for (outcome, count) in [("allowed", 6), ("denied", 4), ("unavailable", 0), ("invalid", 1)] {
         let line = format!("tallygate_calls_total{{api=\"http\",outcome=\"{outcome}\"}} {count}\n");

@@ -5,6 +5,7 @@ use std::future::pending;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -72,7 +73,7 @@ impl Server {
 
     pub async fn until_connections_are(&self, count: u64) {
         within(async {
-            while self.stats.connections() != count {
+            while self.stats.connections.load(Relaxed) != count {
                 tokio::time::sleep(Duration::from_millis(2)).await;
             }
         })

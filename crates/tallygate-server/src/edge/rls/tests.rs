@@ -141,7 +141,7 @@ fn problem(response: &RateLimitResponse) -> serde_json::Value {
 
 /// How many calls that came in so were allowed, denied, could not be decided, or made no sense, as operators see it.
 fn calls(app: &Arc<App>, api: &str) -> [u64; 4] {
-    let sources = Sources { app: Arc::clone(app), reloads: Arc::default(), listeners: Arc::default(), traces: None };
+    let sources = Sources { app: Arc::clone(app), listeners: Arc::default(), traces: None };
     let page = sources.render();
     ["allowed", "denied", "unavailable", "invalid"].map(|outcome| {
         let name = format!("tallygate_calls_total{{api=\"{api}\",outcome=\"{outcome}\"}} ");

@@ -3,7 +3,6 @@
 mod decision_log;
 mod filter;
 mod log_format;
-mod log_throttle;
 #[cfg(feature = "otlp")]
 mod otlp;
 mod pseudonym;

@@ -1,36 +1,40 @@
 //! Log lines about decisions: at once if a policy answers without the store, for each refused call on request.
 
-use std::sync::LazyLock;
+use std::collections::BTreeMap;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
 use tallygate::{Source, StoreError, Verdict};
 use tokio::time::Instant;
 use tracing::Level;
 
-use super::log_throttle::OnErrorNotes;
 use super::pseudonym::pseudonym;
 use crate::decision_event::{Asked, CallOutcome, DecisionEvent};
 
 /// The target of every line about a decision, for filters.
-macro_rules! target {
-    () => {
-        "tallygate_server::decision"
-    };
-}
+const TARGET: &str = "tallygate_server::decision";
+/// How long a policy stays quiet after a line that it answers without its store.
+const QUIET: Duration = Duration::from_secs(10);
+
+/// By policy, when it was last spoken of, and how often it has answered without its store since.
+///
+/// Only calls that the store failed come here. Policies are those of the operator's files, so their number is bounded.
+type Notes = BTreeMap<String, (Instant, u64)>;
 
 /// Per process, as the log is.
-static NOTES: LazyLock<OnErrorNotes> = LazyLock::new(OnErrorNotes::default);
+static NOTES: Mutex<Notes> = Mutex::new(Notes::new());
 
 /// Writes what there is to write. With nothing wrong and no debugging, this takes no lock, reads no clock and allocates
 /// nothing.
 pub(super) fn observe(event: &DecisionEvent<'_>) {
     let Some(asked) = event.asked else { return };
     if let (Some(verdict), Some(error)) = (asked.verdict(), asked.store_error())
-        && tracing::enabled!(target: target!(), Level::WARN)
+        && tracing::enabled!(target: TARGET, Level::WARN)
     {
-        warn(&NOTES, verdict, error);
+        warn(verdict, error);
     }
     if matches!(event.outcome, CallOutcome::Denied | CallOutcome::Unavailable)
-        && tracing::enabled!(target: target!(), Level::DEBUG)
+        && tracing::enabled!(target: TARGET, Level::DEBUG)
     {
         debug(event.outcome, &asked);
     }
@@ -39,7 +43,7 @@ pub(super) fn observe(event: &DecisionEvent<'_>) {
 fn debug(outcome: CallOutcome, asked: &Asked<'_>) {
     let binding = asked.binding();
     tracing::debug!(
-        target: target!(),
+        target: TARGET,
         domain = asked.question.domain(),
         policy = binding.as_ref().map(|binding| binding.policy),
         outcome = outcome.name(),
@@ -51,7 +55,7 @@ fn debug(outcome: CallOutcome, asked: &Asked<'_>) {
 }
 
 /// One line for each policy that answered without the store and was not spoken of just now.
-fn warn(notes: &OnErrorNotes, verdict: &Verdict, error: &StoreError) {
+fn warn(verdict: &Verdict, error: &StoreError) {
     let now = Instant::now();
     let mut before = None;
     for ruling in verdict.rulings() {
@@ -61,9 +65,11 @@ fn warn(notes: &OnErrorNotes, verdict: &Verdict, error: &StoreError) {
             continue;
         }
         let policy = ruling.policy();
-        let Some(answered) = notes.answered(policy.key_name(), now) else { continue };
+        let mut notes = NOTES.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(answered) = answered(&mut notes, policy.key_name(), now) else { continue };
+        drop(notes);
         tracing::warn!(
-            target: target!(),
+            target: TARGET,
             domain = policy.domain(),
             policy = policy.name(),
             on_error = policy.on_error().name(),
@@ -75,10 +81,23 @@ fn warn(notes: &OnErrorNotes, verdict: &Verdict, error: &StoreError) {
     }
 }
 
+/// Counts an answer of a policy. If it is time for a line: how many answers it speaks of, this one included.
+fn answered(notes: &mut Notes, policy: &str, now: Instant) -> Option<u64> {
+    let Some((said_at, answered)) = notes.get_mut(policy) else {
+        notes.insert(policy.to_owned(), (now, 0));
+        return Some(1);
+    };
+    *answered += 1;
+    if now.saturating_duration_since(*said_at) < QUIET {
+        return None;
+    }
+    *said_at = now;
+    Some(std::mem::take(answered))
+}
+
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
+    use proptest::prelude::*;
     use serde_json::{Value, json};
     use tallygate::{CheckError, Cost, Limiter, MemoryStore, OnError, Verb};
     use tracing::level_filters::LevelFilter;
@@ -181,5 +200,32 @@ mod tests {
         assert_eq!(lines("quiet", LevelFilter::ERROR, Some(OnError::Deny)), Vec::<Value>::new());
         let told = lines("quiet", LevelFilter::WARN, Some(OnError::Deny));
         assert_eq!(told[0]["fields"]["answered"], 1);
+    }
+
+    #[test]
+    fn the_first_answer_is_told_at_once_for_each_policy() {
+        let (mut notes, now) = (Notes::new(), Instant::now());
+        assert_eq!(answered(&mut notes, "a/x", now), Some(1));
+        assert_eq!(answered(&mut notes, "a/x", now), None);
+        assert_eq!(answered(&mut notes, "b/x", now), Some(1));
+    }
+
+    proptest! {
+        #[test]
+        fn lines_are_ten_seconds_apart_and_count_every_answer(waits in prop::collection::vec(0u64..6_000, 1..60)) {
+            let (mut notes, mut now) = (Notes::new(), Instant::now());
+            let (mut told, mut said_at) = (0, None::<Instant>);
+            for wait in &waits {
+                now += Duration::from_millis(*wait);
+                if let Some(count) = answered(&mut notes, "a/x", now) {
+                    prop_assert!(said_at.is_none_or(|at| now - at >= QUIET));
+                    (told, said_at) = (told + count, Some(now));
+                }
+            }
+            // The rest is told with the next line.
+            now += QUIET;
+            told += answered(&mut notes, "a/x", now).unwrap();
+            prop_assert_eq!(told, waits.len() as u64 + 1);
+        }
     }
 }

@@ -16,7 +16,7 @@ use tallygate::words;
 use tracing_subscriber::layer::SubscriberExt;
 
 #[cfg(feature = "otlp")]
-pub use otlp::{OtlpError, OtlpSettings, SampleRatio, Traces};
+pub use otlp::{OtlpError, SampleRatio, Traces};
 
 use crate::decision_event::DecisionEvent;
 use log_format::Lines;
@@ -26,21 +26,6 @@ pub(crate) fn observe(event: &DecisionEvent<'_>) {
     decision_log::observe(event);
     #[cfg(feature = "otlp")]
     otlp::observe(event);
-}
-
-/// What is written to stderr.
-#[derive(Debug, Clone)]
-pub struct LogSettings {
-    /// How a line looks.
-    pub format: Format,
-    /// What is written: a level, or levels by target, as in `info,tallygate_server=debug`.
-    pub filter: String,
-}
-
-impl Default for LogSettings {
-    fn default() -> Self {
-        Self { format: Format::default(), filter: "info".to_owned() }
-    }
 }
 
 words! {
@@ -75,11 +60,12 @@ pub enum TelemetryError {
     AlreadySet,
 }
 
-/// Sets up the log of the process.
-pub fn init(settings: &LogSettings) -> Result<(), TelemetryError> {
-    let filter = filter::parse(&settings.filter)?;
+/// Sets up the log of the process, on stderr. The filter is a level, or levels by target, as in
+/// `info,tallygate_server=debug`.
+pub fn init(format: Format, filter: &str) -> Result<(), TelemetryError> {
+    let filter = filter::parse(filter)?;
     let coloured = std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
-    let lines = Lines::new(settings.format, coloured, |line| {
+    let lines = Lines::new(format, coloured, |line| {
         // Nobody is left to tell that stderr is gone.
         let _ = std::io::stderr().lock().write_all(line.as_bytes());
     });

@@ -14,9 +14,9 @@ use tallygate_http::{Dialect, Trust, TrustedProxies};
 use tallygate_redis::AnyStore;
 use tallygate_server::listen::{ListenSettings, TlsSettings};
 use tallygate_server::store::StoreSpec;
-use tallygate_server::telemetry::{self, Format, LogSettings};
+use tallygate_server::telemetry::{self, Format};
 #[cfg(feature = "otlp")]
-use tallygate_server::telemetry::{OtlpSettings, SampleRatio, Traces};
+use tallygate_server::telemetry::{SampleRatio, Traces};
 use tallygate_server::{Event, Listeners, Settings, Token};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::Notify;
@@ -109,9 +109,9 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<Outcome> {
     let mut settings = settings(&args)?;
     let listeners = Listeners { http: args.http.bind()?, grpc: args.grpc.bind()?, admin: args.admin.bind()? };
     let filter = std::env::var("TALLYGATE_LOG").unwrap_or_else(|_| "info".to_owned());
-    telemetry::init(&LogSettings { format: args.log, filter })?;
+    telemetry::init(args.log, &filter)?;
     #[cfg(feature = "otlp")]
-    let traces = traces(&args)?;
+    let traces = args.otlp.as_deref().map(|url| Traces::start(url, args.otlp_ratio)).transpose()?;
     #[cfg(feature = "otlp")]
     settings.traces.clone_from(&traces);
     let shutdown = until_told(Arc::clone(&settings.reload))?;
@@ -129,12 +129,6 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<Outcome> {
         traces.finish().await;
     }
     Ok(Outcome::Allowed)
-}
-
-#[cfg(feature = "otlp")]
-fn traces(args: &Args) -> anyhow::Result<Option<Traces>> {
-    let Some(url) = &args.otlp else { return Ok(None) };
-    Ok(Some(Traces::start(&OtlpSettings::new(url)?.with_ratio(args.otlp_ratio))?))
 }
 
 fn settings(args: &Args) -> anyhow::Result<Settings> {

@@ -1,7 +1,6 @@
 //! Spans of decisions, sent to a collector by OTLP over HTTP.
 
 mod exporter;
-mod propagate;
 mod settings;
 #[cfg(test)]
 mod tests;
@@ -9,13 +8,20 @@ mod tests;
 use std::sync::Arc;
 use std::time::Duration;
 
+use axum::Router;
+use axum::extract::Request;
+use axum::middleware::{Next, from_fn};
+use http::HeaderMap;
+use opentelemetry::context::FutureExt;
+use opentelemetry::propagation::{Extractor, TextMapPropagator};
 use opentelemetry::trace::{Span, SpanKind, Status, Tracer, TracerProvider};
 use opentelemetry::{Context, InstrumentationScope, KeyValue};
 use opentelemetry_sdk::Resource;
+use opentelemetry_sdk::propagation::TraceContextPropagator;
 use opentelemetry_sdk::resource::EnvResourceDetector;
 use opentelemetry_sdk::trace::{IdGenerator, RandomIdGenerator, Sampler, SdkTracer, SdkTracerProvider};
 
-pub use settings::{OtlpError, OtlpSettings, SampleRatio};
+pub use settings::{OtlpError, SampleRatio};
 
 use super::wall_clock;
 use crate::decision_event::{CallOutcome, DecisionEvent};
@@ -25,40 +31,49 @@ use exporter::{BoundedProcessor, Counts};
 const FLUSH: Duration = Duration::from_secs(3);
 /// Of a domain in a span, in characters: callers write it, and a queue full of long ones must stay small.
 const MAX_DOMAIN: usize = 256;
+/// In bytes, what W3C asks everyone to pass on of `tracestate`: a queue full of long ones must stay small.
+const MAX_STATE: usize = 512;
 
 /// Traces decisions. Clones share one queue.
 #[derive(Debug, Clone)]
-pub struct Traces(Arc<Shared>);
-
-#[derive(Debug)]
-struct Shared {
+pub struct Traces {
     provider: SdkTracerProvider,
     tracer: SdkTracer,
     counts: Arc<Counts>,
 }
 
 impl Traces {
-    /// Starts to send spans. What `settings` do not say is as the variables `OTEL_*` say, headers among them.
+    /// Sends spans to the collector at `url`, as in `http://127.0.0.1:4318`: of calls that belong to a trace as their
+    /// caller says, of the others that share. All else is as the variables `OTEL_*` say, headers among them.
     ///
     /// # Panics
     ///
     /// Outside of a tokio runtime, which sends the spans.
-    pub fn start(settings: &OtlpSettings) -> Result<Self, OtlpError> {
+    pub fn start(url: &str, ratio: SampleRatio) -> Result<Self, OtlpError> {
         let counts = Arc::new(Counts::default());
-        let root = Sampler::TraceIdRatioBased(settings.ratio.0);
+        let root = Sampler::TraceIdRatioBased(ratio.0);
         let provider = SdkTracerProvider::builder()
-            .with_span_processor(BoundedProcessor::start(settings, Arc::clone(&counts))?)
+            .with_span_processor(BoundedProcessor::start(&settings::endpoint(url)?, Arc::clone(&counts))?)
             .with_sampler(Sampler::ParentBased(Box::new(root)))
             .with_resource(resource())
             .build();
         let scope = InstrumentationScope::builder("tallygate_server").with_version(env!("CARGO_PKG_VERSION")).build();
-        Ok(Self(Arc::new(Shared { tracer: provider.tracer_with_scope(scope), provider, counts })))
+        Ok(Self { tracer: provider.tracer_with_scope(scope), provider, counts })
+    }
+
+    /// A router whose decisions are traced, each under the trace that its request names in `traceparent`.
+    pub fn wrap(&self, router: Router) -> Router {
+        let traces = self.clone();
+        router.layer(from_fn(move |request: Request, next: Next| {
+            let context = parent(request.headers()).with_value(traces.clone());
+            next.run(request).with_context(context)
+        }))
     }
 
     /// What became of spans: `exported`, `dropped` because too many waited, or `refused` by the collector or not
     /// delivered to it.
     pub fn counts(&self) -> [(&'static str, u64); 3] {
-        self.0.counts.load()
+        self.counts.load()
     }
 
     /// Queues a span of the decision if its trace is sampled: as the parent in `context` says, else by the ratio. Never
@@ -66,9 +81,9 @@ impl Traces {
     fn record(&self, context: &Context, event: &DecisionEvent<'_>) {
         let Some(asked) = event.asked else { return };
         let ended_at = wall_clock();
-        let builder = self.0.tracer.span_builder(asked.question.verb.name());
+        let builder = self.tracer.span_builder(asked.question.verb.name());
         let builder = builder.with_kind(SpanKind::Server).with_start_time(ended_at - asked.took);
-        let mut span = self.0.tracer.build_with_context(builder, context);
+        let mut span = self.tracer.build_with_context(builder, context);
         if !span.is_recording() {
             return;
         }
@@ -89,14 +104,13 @@ impl Traces {
 
     /// Sends the spans that still wait, for at most three seconds.
     pub async fn finish(self) {
-        let provider = self.0.provider.clone();
         // It blocks its thread.
-        let flushed = tokio::task::spawn_blocking(move || provider.shutdown_with_timeout(FLUSH)).await;
+        let flushed = tokio::task::spawn_blocking(move || self.provider.shutdown_with_timeout(FLUSH)).await;
         if !matches!(flushed, Ok(Ok(()))) {
-            let spans = self.0.counts.waiting();
+            let spans = self.counts.waiting();
             tracing::warn!(spans, "the OTLP collector did not take the last spans in time: they are lost");
         }
-        let [(_, exported), (_, dropped), (_, refused)] = self.0.counts.load();
+        let [(_, exported), (_, dropped), (_, refused)] = self.counts.load();
         if dropped + refused > 0 {
             tracing::warn!(exported, dropped, refused, "not all spans reached the OTLP collector");
         }
@@ -110,6 +124,26 @@ pub(super) fn observe(event: &DecisionEvent<'_>) {
             traces.record(context, event);
         }
     });
+}
+
+/// The span of the caller; none if the header is wrong.
+fn parent(headers: &HeaderMap) -> Context {
+    TraceContextPropagator::new().extract_with_context(&Context::new(), &Headers(headers))
+}
+
+struct Headers<'a>(&'a HeaderMap);
+
+impl Extractor for Headers<'_> {
+    /// A header that is there twice, or too long, is as good as absent.
+    fn get(&self, key: &str) -> Option<&str> {
+        let mut values = self.0.get_all(key).iter();
+        let value = values.next().filter(|value| value.len() <= MAX_STATE)?;
+        if values.next().is_some() { None } else { value.to_str().ok() }
+    }
+
+    fn keys(&self) -> Vec<&str> {
+        self.0.keys().map(http::HeaderName::as_str).collect()
+    }
 }
 
 /// This process. `OTEL_SERVICE_NAME` and `OTEL_RESOURCE_ATTRIBUTES` go before what is said here.

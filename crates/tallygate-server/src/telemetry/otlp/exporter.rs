@@ -18,7 +18,7 @@ use prost::Message;
 use tokio::runtime::Handle;
 use tokio_rustls::rustls::crypto::ring;
 
-use super::{OtlpError, OtlpSettings};
+use super::OtlpError;
 
 /// Spans that wait or are being sent; more are dropped and counted.
 pub(super) const QUEUE: u64 = 4_096;
@@ -56,15 +56,16 @@ pub(super) struct BoundedProcessor {
 }
 
 impl BoundedProcessor {
-    pub(super) fn start(settings: &OtlpSettings, counts: Arc<Counts>) -> Result<Self, OtlpError> {
-        let client = Client::new(settings, Arc::clone(&counts))?;
+    /// `endpoint` is the whole URL of requests.
+    pub(super) fn start(endpoint: &str, counts: Arc<Counts>) -> Result<Self, OtlpError> {
+        let client = Client::new(endpoint, Arc::clone(&counts))?;
         let exporter = opentelemetry_otlp::SpanExporter::builder()
             .with_http()
             .with_http_client(client)
             .with_protocol(Protocol::HttpBinary)
-            .with_endpoint(settings.url.clone())
+            .with_endpoint(endpoint)
             .build()
-            .map_err(|error| OtlpError::Exporter { reason: error.to_string() })?;
+            .map_err(OtlpError::Exporter)?;
         let queue = BatchConfigBuilder::default().with_max_queue_size(QUEUE as usize).build();
         let counted = CountedExporter { inner: exporter, counts: Arc::clone(&counts) };
         Ok(Self { batches: BatchSpanProcessor::new(counted, queue), counts })
@@ -135,11 +136,11 @@ struct Client {
 }
 
 impl Client {
-    fn new(settings: &OtlpSettings, counts: Arc<Counts>) -> Result<Self, OtlpError> {
-        let inner: Arc<dyn HttpClient> = if settings.url.starts_with("https:") {
+    fn new(endpoint: &str, counts: Arc<Counts>) -> Result<Self, OtlpError> {
+        let inner: Arc<dyn HttpClient> = if endpoint.starts_with("https:") {
             let connector = HttpsConnectorBuilder::new()
                 .with_provider_and_native_roots(ring::default_provider())
-                .map_err(|error| OtlpError::Roots { reason: error.to_string() })?;
+                .map_err(OtlpError::Roots)?;
             Arc::new(HyperClient::new(connector.https_only().enable_http1().build(), PATIENCE, None))
         } else {
             // Needs no roots: small images have none.

@@ -1,19 +1,13 @@
 //! Where spans go, and of how many calls.
 
+use std::io;
 use std::str::FromStr;
 
 use http::Uri;
-
-/// Where spans go, and of how many calls.
-#[derive(Debug, Clone, PartialEq)]
-pub struct OtlpSettings {
-    /// Ends with `/v1/traces`.
-    pub(super) url: String,
-    pub(super) ratio: SampleRatio,
-}
+use opentelemetry_otlp::ExporterBuildError;
 
 /// Why no spans can be sent.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OtlpError {
     /// The collector's URL cannot be used.
@@ -25,41 +19,18 @@ pub enum OtlpError {
         reason: &'static str,
     },
     /// The share of calls to trace is none.
-    #[error("OTLP ratio {written:?}: write a share from 0 to 1, or a percentage such as `1%`")]
-    Ratio {
-        /// What was written.
-        written: String,
-    },
+    #[error("OTLP ratio {0:?}: write a share from 0 to 1, or a percentage such as `1%`")]
+    Ratio(String),
     /// No certificate of a collector can be verified.
-    #[error("OTLP collector: the system's root certificates cannot be read: {reason}; name a file in SSL_CERT_FILE")]
-    Roots {
-        /// What is wrong.
-        reason: String,
-    },
+    #[error("OTLP collector: the system's root certificates cannot be read: {0}; name a file in SSL_CERT_FILE")]
+    Roots(io::Error),
     /// A variable `OTEL_*` cannot be used.
-    #[error("OTLP exporter: {reason}; see the variables OTEL_EXPORTER_OTLP_*")]
-    Exporter {
-        /// What is wrong.
-        reason: String,
-    },
-}
-
-impl OtlpSettings {
-    /// To the collector at `url`, as in `http://127.0.0.1:4318`. Of calls that belong to no trace, one in a hundred.
-    pub fn new(url: &str) -> Result<Self, OtlpError> {
-        Ok(Self { url: endpoint(url)?, ratio: SampleRatio::default() })
-    }
-
-    /// Traces another share of the calls that belong to no trace. Those that do follow their caller.
-    #[must_use]
-    pub fn with_ratio(mut self, ratio: SampleRatio) -> Self {
-        self.ratio = ratio;
-        self
-    }
+    #[error("OTLP exporter: {0}; see the variables OTEL_EXPORTER_OTLP_*")]
+    Exporter(ExporterBuildError),
 }
 
 /// Where requests go, from the base URL of a collector that takes OTLP over HTTP.
-fn endpoint(url: &str) -> Result<String, OtlpError> {
+pub(super) fn endpoint(url: &str) -> Result<String, OtlpError> {
     const EXAMPLE: &str = "is not a URL of a collector: write one like http://127.0.0.1:4318";
     let fail = |reason| OtlpError::Endpoint { url: url.to_owned(), reason };
     let uri: Uri = url.parse().map_err(|_| fail(EXAMPLE))?;
@@ -109,7 +80,7 @@ impl FromStr for SampleRatio {
             None => number(written),
         };
         let ratio = ratio.filter(|ratio| (0.0..=1.0).contains(ratio));
-        ratio.map(Self).ok_or_else(|| OtlpError::Ratio { written: written.to_owned() })
+        ratio.map(Self).ok_or_else(|| OtlpError::Ratio(written.to_owned()))
     }
 }
 
@@ -130,7 +101,7 @@ mod tests {
             ("http://collector/otlp/v1/traces", "http://collector:4318/otlp/v1/traces"),
         ];
         for (url, expected) in expected {
-            assert_eq!(endpoint(url).as_deref(), Ok(expected), "{url}");
+            assert_eq!(endpoint(url).unwrap(), expected, "{url}");
         }
     }
 

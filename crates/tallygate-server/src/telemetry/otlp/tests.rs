@@ -22,8 +22,7 @@ use tokio::time::Instant;
 use tower::ServiceExt;
 
 use super::exporter::QUEUE;
-use super::propagate::parent;
-use super::{FLUSH, OtlpSettings, Traces};
+use super::{FLUSH, Traces, parent};
 use crate::accept::{Tls, TlsSettings};
 use crate::telemetry::tests::scene::Scene;
 use collector::Collector;
@@ -75,7 +74,7 @@ fn texts(attributes: &[KeyValue]) -> Vec<(&str, &str)> {
 #[tokio::test]
 async fn a_decision_becomes_a_span_under_the_callers() {
     let mut collector = Collector::start(200, 0, None);
-    let traces = Traces::start(&collector.settings()).unwrap();
+    let traces = collector.traces("1");
     let router = traces.wrap(router(Scene::new("api", OnError::Deny)));
     for path in ["/", "/", "/down"] {
         request(&router, path, Some(PARENT)).await;
@@ -133,7 +132,7 @@ async fn the_caller_decides_whether_its_trace_is_sampled_and_the_ratio_all_other
         ("1", None, 1),
     ] {
         let collector = Collector::start(200, 0, None);
-        let traces = Traces::start(&collector.settings().with_ratio(ratio.parse().unwrap())).unwrap();
+        let traces = collector.traces(ratio);
         let router = router(Scene::new("api", OnError::Deny));
         request(&traces.wrap(router.clone()), "/", parent).await;
         // A router that is not wrapped traces nothing.
@@ -146,7 +145,7 @@ async fn the_caller_decides_whether_its_trace_is_sampled_and_the_ratio_all_other
 #[tokio::test]
 async fn about_the_share_asked_for_is_sampled() {
     let collector = Collector::start(200, 0, None);
-    let traces = Traces::start(&collector.settings().with_ratio("10%".parse().unwrap())).unwrap();
+    let traces = collector.traces("10%");
     record(&traces, 10_000).await;
     traces.clone().finish().await;
     // Ten standard deviations either way.
@@ -161,8 +160,8 @@ async fn decisions_do_not_wait_for_a_collector_that_is_down_and_what_is_dropped_
     // Bound and not listening: nobody answers there, and nobody else can take the port.
     let deaf = TcpSocket::new_v4().unwrap();
     deaf.bind("127.0.0.1:0".parse().unwrap()).unwrap();
-    let settings = OtlpSettings::new(&format!("http://{}", deaf.local_addr().unwrap())).unwrap();
-    let traces = Traces::start(&settings.with_ratio("1".parse().unwrap())).unwrap();
+    let url = format!("http://{}", deaf.local_addr().unwrap());
+    let traces = Traces::start(&url, "1".parse().unwrap()).unwrap();
     record(&traces, 100_000).await;
     assert_eq!(counts(&traces), [0, 100_000 - QUEUE, 0]);
     let began = Instant::now();
@@ -176,8 +175,8 @@ async fn decisions_do_not_wait_for_a_collector_that_is_down_and_what_is_dropped_
 async fn a_collector_that_never_answers_holds_up_the_end_for_three_seconds() {
     // Connections are taken by the kernel, and by nobody else.
     let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let settings = OtlpSettings::new(&format!("http://{}", silent.local_addr().unwrap())).unwrap();
-    let traces = Traces::start(&settings.with_ratio("1".parse().unwrap())).unwrap();
+    let url = format!("http://{}", silent.local_addr().unwrap());
+    let traces = Traces::start(&url, "1".parse().unwrap()).unwrap();
     record(&traces, 10).await;
     let began = Instant::now();
     traces.finish().await;
@@ -190,7 +189,7 @@ async fn spans_that_a_collector_does_not_take_are_counted() {
         [(200, 0, [10, 0, 0]), (202, 0, [10, 0, 0]), (200, 3, [7, 0, 3]), (503, 0, [0, 0, 10]), (400, 0, [0, 0, 10])]
     {
         let collector = Collector::start(status, rejected, None);
-        let traces = Traces::start(&collector.settings()).unwrap();
+        let traces = collector.traces("1");
         record(&traces, 10).await;
         traces.clone().finish().await;
         assert_eq!(counts(&traces), expected, "{status} {rejected}");
@@ -264,8 +263,8 @@ async fn a_collector_behind_tls_is_sent_the_headers_of_the_environment() {
 #[tokio::test]
 #[ignore = "started by the test above"]
 async fn sends_one_span() {
-    let settings = OtlpSettings::new(&std::env::var("COLLECTOR").unwrap()).unwrap();
-    let traces = Traces::start(&settings.with_ratio("1".parse().unwrap())).unwrap();
+    let url = std::env::var("COLLECTOR").unwrap();
+    let traces = Traces::start(&url, "1".parse().unwrap()).unwrap();
     record(&traces, 1).await;
     traces.clone().finish().await;
     assert_eq!(counts(&traces), [1, 0, 0]);

@@ -17,7 +17,7 @@ use tokio::sync::mpsc;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
-use super::super::OtlpSettings;
+use super::super::Traces;
 use crate::accept::{ListenSettings, Listener, Tls};
 
 /// Answers every request with the same status, and with how many spans it rejects.
@@ -69,8 +69,8 @@ impl Collector {
         &self.url
     }
 
-    pub(super) fn settings(&self) -> OtlpSettings {
-        OtlpSettings::new(&self.url).unwrap().with_ratio("1".parse().unwrap())
+    pub(super) fn traces(&self, ratio: &str) -> Traces {
+        Traces::start(&self.url, ratio.parse().unwrap()).unwrap()
     }
 
     pub(super) async fn next(&mut self) -> Received {

@@ -65,10 +65,11 @@ pub enum TelemetryError {
 pub fn init(format: Format, filter: &str) -> Result<(), TelemetryError> {
     let filter = filter::parse(filter)?;
     let coloured = std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
-    let lines = Lines::new(format, coloured, |line| {
+    let write = |line: &str| {
         // Nobody is left to tell that stderr is gone.
         let _ = std::io::stderr().lock().write_all(line.as_bytes());
-    });
+    };
+    let lines = Lines { format, coloured, write };
     // For all layers, not for this one alone: else `enabled!` may say yes to what is then not written.
     let subscriber = tracing_subscriber::registry().with(lines).with(filter);
     tracing::subscriber::set_global_default(subscriber).map_err(|_| TelemetryError::AlreadySet)

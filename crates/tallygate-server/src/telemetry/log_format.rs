@@ -5,30 +5,29 @@ use std::fmt;
 use serde_json::{Map, Value, json};
 use tallygate_http::sanitize;
 use tracing::field::{Field, Visit};
-use tracing::{Event, Level, Subscriber};
+use tracing::{Event, Level, Metadata, Subscriber};
 use tracing_subscriber::layer::{Context, Layer};
 
 use super::{Format, wall_clock};
 
 /// Writes events, each as one line and in one call.
 pub(super) struct Lines<W> {
-    format: Format,
-    coloured: bool,
-    write: W,
-}
-
-impl<W: Fn(&str)> Lines<W> {
-    pub(super) fn new(format: Format, coloured: bool, write: W) -> Self {
-        Self { format, coloured, write }
-    }
+    pub(super) format: Format,
+    pub(super) coloured: bool,
+    pub(super) write: W,
 }
 
 impl<S: Subscriber, W: Fn(&str) + 'static> Layer<S> for Lines<W> {
     fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
-        let time = time();
+        let mut fields = Fields::default();
+        event.record(&mut fields);
+        let message = match fields.0.shift_remove("message") {
+            Some(Value::String(message)) => message,
+            _ => String::new(),
+        };
         let line = match self.format {
-            Format::Text => text(&time, event, self.coloured),
-            Format::Json => json(&time, event),
+            Format::Text => text(event.metadata(), &message, fields.0, self.coloured),
+            Format::Json => json(event.metadata(), &message, fields.0),
         };
         (self.write)(&line);
     }
@@ -41,10 +40,8 @@ fn time() -> String {
     now.to_string()
 }
 
-fn text(time: &str, event: &Event<'_>, coloured: bool) -> String {
-    let metadata = event.metadata();
-    let (message, fields) = Fields::of(event);
-    let mut line = format!("{time} ");
+fn text(metadata: &Metadata<'_>, message: &str, fields: Map<String, Value>, coloured: bool) -> String {
+    let mut line = format!("{} ", time());
     let level = metadata.level();
     if coloured {
         let colour = match *level {
@@ -60,7 +57,7 @@ fn text(time: &str, event: &Event<'_>, coloured: bool) -> String {
     }
     line += &format!(" {}:", metadata.target());
     if !message.is_empty() {
-        line += &format!(" {}", sanitize::text(&message));
+        line += &format!(" {}", sanitize::text(message));
     }
     for (name, value) in fields {
         line += &match value {
@@ -78,12 +75,10 @@ fn one_word(text: &str) -> String {
     if !text.is_empty() && text.chars().all(plain) { text.to_owned() } else { sanitize::text(&format!("{text:?}")) }
 }
 
-fn json(time: &str, event: &Event<'_>) -> String {
-    let metadata = event.metadata();
-    let (message, fields) = Fields::of(event);
+fn json(metadata: &Metadata<'_>, message: &str, fields: Map<String, Value>) -> String {
     let (level, target) = (metadata.level().as_str(), metadata.target());
     let object = json!({
-        "timestamp": time, "level": level, "target": target, "message": message, "fields": fields,
+        "timestamp": time(), "level": level, "target": target, "message": message, "fields": fields,
     });
     sanitize::json(&object.to_string()).into_owned() + "\n"
 }
@@ -92,16 +87,6 @@ fn json(time: &str, event: &Event<'_>) -> String {
 struct Fields(Map<String, Value>);
 
 impl Fields {
-    /// The message, and the other fields.
-    fn of(event: &Event<'_>) -> (String, Map<String, Value>) {
-        let mut fields = Self::default();
-        event.record(&mut fields);
-        match fields.0.shift_remove("message") {
-            Some(Value::String(message)) => (message, fields.0),
-            _ => (String::new(), fields.0),
-        }
-    }
-
     fn insert(&mut self, field: &Field, value: impl Into<Value>) {
         self.0.insert(field.name().to_owned(), value.into());
     }
@@ -162,7 +147,7 @@ pub(super) mod tests {
     pub(in crate::telemetry) fn written(format: Format, level: LevelFilter, run: impl FnOnce()) -> String {
         let out = Arc::new(Mutex::new(String::new()));
         let sink = Arc::clone(&out);
-        let lines = Lines::new(format, false, move |line| sink.lock().unwrap().push_str(line));
+        let lines = Lines { format, coloured: false, write: move |line: &str| sink.lock().unwrap().push_str(line) };
         tracing::subscriber::with_default(tracing_subscriber::registry().with(lines).with(level), run);
         let out = out.lock().unwrap();
         out.clone()
@@ -196,7 +181,8 @@ pub(super) mod tests {
     fn only_the_level_is_coloured_and_only_on_a_terminal() {
         let out = Arc::new(Mutex::new(String::new()));
         let sink = Arc::clone(&out);
-        let lines = Lines::new(Format::Text, true, move |line| sink.lock().unwrap().push_str(line));
+        let write = move |line: &str| sink.lock().unwrap().push_str(line);
+        let lines = Lines { format: Format::Text, coloured: true, write };
         tracing::subscriber::with_default(tracing_subscriber::registry().with(lines), || {
             tracing::info!("\u{1b}[31mred")
         });

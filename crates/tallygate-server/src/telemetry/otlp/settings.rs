@@ -32,16 +32,15 @@ pub enum OtlpError {
 /// Where requests go, from the base URL of a collector that takes OTLP over HTTP.
 pub(super) fn endpoint(url: &str) -> Result<String, OtlpError> {
     const EXAMPLE: &str = "is not a URL of a collector: write one like http://127.0.0.1:4318";
-    let fail = |reason| OtlpError::Endpoint { url: url.to_owned(), reason };
+    // What is before an `@` may be a password.
+    let shown = url.rsplit_once('@').map_or(url.to_owned(), |(_, rest)| format!("...@{rest}"));
+    let fail = |reason| OtlpError::Endpoint { url: shown.clone(), reason };
     let uri: Uri = url.parse().map_err(|_| fail(EXAMPLE))?;
     let (Some(scheme @ ("http" | "https")), Some(authority)) = (uri.scheme_str(), uri.authority()) else {
         return Err(fail(EXAMPLE));
     };
     if authority.as_str().contains('@') {
-        // Not repeated: it may be a password.
-        let url = format!("{scheme}://...@...");
-        let reason = "names a user: leave it out, and write credentials into OTEL_EXPORTER_OTLP_HEADERS";
-        return Err(OtlpError::Endpoint { url, reason });
+        return Err(fail("names a user: leave it out, and write credentials into OTEL_EXPORTER_OTLP_HEADERS"));
     }
     if authority.host().is_empty() {
         return Err(fail(EXAMPLE));
@@ -123,6 +122,17 @@ mod tests {
         }
         let error = endpoint("http://me:secret@collector").unwrap_err().to_string();
         assert!(error.contains("OTEL_EXPORTER_OTLP_HEADERS") && !error.contains("secret"), "{error}");
+    }
+
+    /// A URL that could not be read was repeated with its password.
+    #[test]
+    fn a_password_is_not_repeated_even_if_the_rest_is_wrong() {
+        for url in
+            ["http://me:secret@col lector", "http://me:my secret@collector", "me:secret@collector", "//me:secret@"]
+        {
+            let error = endpoint(url).unwrap_err().to_string();
+            assert!(!error.contains("secret"), "{error}");
+        }
     }
 
     #[test]

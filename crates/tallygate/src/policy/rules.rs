@@ -9,10 +9,13 @@ use crate::limit::Limit;
 /// A rule applies to a descriptor that meets every condition and has every entry that the partition names.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Rule {
-    conditions: Vec<(String, Want)>,
+    conditions: Conditions,
     partition: Vec<String>,
-    overrides: Vec<Override>,
+    /// Another limit, or none at all, for who meets other conditions.
+    overrides: Vec<(Conditions, Option<Limit>)>,
 }
+
+type Conditions = Vec<(String, Want)>;
 
 /// What a condition wants of an entry.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -21,12 +24,6 @@ pub enum Want {
     OneOf(Vec<Pattern>),
     /// That there is none.
     Absent,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct Override {
-    conditions: Vec<(String, Want)>,
-    limit: Option<Limit>,
 }
 
 impl Rule {
@@ -52,13 +49,8 @@ impl Rule {
     /// Another limit for calls that meet these conditions, or none at all; the first that fits holds.
     #[must_use]
     pub fn or(mut self, conditions: Vec<(String, Want)>, limit: Option<Limit>) -> Self {
-        self.overrides.push(Override { conditions, limit });
+        self.overrides.push((conditions, limit));
         self
-    }
-
-    /// The limits that single values have for their own.
-    pub fn overrides(&self) -> impl Iterator<Item = Option<&Limit>> {
-        self.overrides.iter().map(|own| own.limit.as_ref())
     }
 
     /// The first condition that is not met.
@@ -84,7 +76,7 @@ impl Rule {
 
     fn own_limit(&self, descriptor: &Descriptor) -> Option<Option<Limit>> {
         let met = |(key, want): &(String, Want)| want.is_met(descriptor.get(key));
-        self.overrides.iter().find(|own| own.conditions.iter().all(met)).map(|own| own.limit.clone())
+        self.overrides.iter().find(|(conditions, _)| conditions.iter().all(met)).map(|(_, limit)| limit.clone())
     }
 
     fn subject_of(&self, descriptor: &Descriptor) -> Subject {

@@ -17,7 +17,7 @@ impl Counters for RedisStore {
             CounterOp::Get => ("get", String::new(), String::new()),
             CounterOp::Delete => ("delete", String::new(), String::new()),
         };
-        let too_long = |_| CounterError::Name { bytes: name.as_str().len() };
+        let too_long = |_| CounterError::Name(name.as_str().len());
         let key = Key::new("counter", name.as_str()).map_err(too_long)?;
         let engine = &self.engine;
         let (key, deadline) = (key.encode(&engine.prefix, "n"), engine.client.default_deadline());
@@ -36,8 +36,8 @@ impl Counters for RedisStore {
             "ok" if op == CounterOp::Delete => Ok(CounterValue::from_text(&text).unwrap_or(CounterValue::Integer(0))),
             "ok" => CounterValue::from_text(&text),
             "overflow" => Err(CounterError::Overflow { value: told(), delta }),
-            "not_an_integer" => Err(CounterError::NotAnInteger { value: told() }),
-            "not_a_number" => Err(CounterError::NotANumber { value: text.into_owned() }),
+            "not_an_integer" => Err(CounterError::NotAnInteger(told())),
+            "not_a_number" => Err(CounterError::NotANumber(text.into_owned())),
             _ => Err(strange()),
         }
     }

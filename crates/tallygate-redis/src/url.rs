@@ -96,7 +96,7 @@ impl FromStr for StoreUrl {
             return Err(UrlError::UnescapedPassword);
         }
         if let Some(at) = tail.find('#') {
-            return Err(UrlError::Trailing { written: tail[at..].to_owned() });
+            return Err(UrlError::Trailing(tail[at..].to_owned()));
         }
         let (path, query) = tail.split_once('?').unwrap_or((tail, ""));
         let mut login = Login::default();
@@ -196,7 +196,7 @@ impl Address {
         if host.is_empty() {
             return Err(UrlError::NoHost);
         }
-        let wrong = || UrlError::Port { written: port.trim_start_matches(':').to_owned() };
+        let wrong = || UrlError::Port(port.trim_start_matches(':').to_owned());
         let port = match port.strip_prefix(':') {
             None if port.is_empty() => default_port,
             None => return Err(wrong()),
@@ -282,7 +282,7 @@ pub(crate) fn list(addresses: &[Address]) -> String {
 
 fn database(text: &str) -> Result<u32, UrlError> {
     let text = text.trim_end_matches('/');
-    if text.is_empty() { Ok(0) } else { text.parse().map_err(|_| UrlError::Database { written: text.to_owned() }) }
+    if text.is_empty() { Ok(0) } else { text.parse().map_err(|_| UrlError::Database(text.to_owned())) }
 }
 
 fn unescape(text: &str) -> Result<String, UrlError> {

@@ -67,17 +67,11 @@ pub enum CounterValue {
 #[non_exhaustive]
 pub enum CounterError {
     /// The name is empty or too long.
-    #[error("a counter's name has 1 to 1024 bytes; this one has {bytes}")]
-    Name {
-        /// Its length.
-        bytes: usize,
-    },
+    #[error("a counter's name has 1 to 1024 bytes; this one has {0}")]
+    Name(usize),
     /// The time to live is zero or beyond a hundred years.
-    #[error("a counter cannot live for {ttl:?}: use 1 ms to 100 years")]
-    Ttl {
-        /// What was asked.
-        ttl: Duration,
-    },
+    #[error("a counter cannot live for {0:?}: use 1 ms to 100 years")]
+    Ttl(Duration),
     /// The sum would leave the range of 64-bit integers, or of floating-point numbers.
     #[error("adding {delta} to {value} would overflow; the counter is unchanged")]
     Overflow {
@@ -86,24 +80,15 @@ pub enum CounterError {
         /// What was to be added.
         delta: String,
     },
-    /// A whole number was to be added to what is none.
-    #[error("the counter holds {value}, which is no integer; add to it with incr_by_float, or delete it")]
-    NotAnInteger {
-        /// What it holds.
-        value: String,
-    },
-    /// What is kept under the counter's name is not a number at all.
-    #[error("the counter holds `{value}`, which is no number; delete it")]
-    NotANumber {
-        /// What it holds.
-        value: String,
-    },
+    /// A whole number was to be added to this, which is none.
+    #[error("the counter holds {0}, which is no integer; add to it with incr_by_float, or delete it")]
+    NotAnInteger(String),
+    /// What is kept under the counter's name is not a number at all, but this.
+    #[error("the counter holds `{0}`, which is no number; delete it")]
+    NotANumber(String),
     /// The number to add is infinite or not a number.
-    #[error("{delta} cannot be added to a counter: it must be finite")]
-    NotFinite {
-        /// What was to be added.
-        delta: String,
-    },
+    #[error("{0} cannot be added to a counter: it must be finite")]
+    NotFinite(f64),
     /// The store could not answer.
     #[error(transparent)]
     Store(#[from] StoreError),
@@ -120,7 +105,7 @@ impl<S: Counters> Counter<S> {
     pub fn expires_after(mut self, ttl: Duration) -> Result<Self, CounterError> {
         let range = Duration::from_millis(1)..=Duration::from_secs(100 * 365 * 86_400);
         if !range.contains(&ttl) {
-            return Err(CounterError::Ttl { ttl });
+            return Err(CounterError::Ttl(ttl));
         }
         self.ttl = Some(ttl);
         Ok(self)
@@ -135,7 +120,7 @@ impl<S: Counters> Counter<S> {
     pub async fn incr_by(&self, delta: i64) -> Result<i64, CounterError> {
         match self.store.count(&self.name, CounterOp::Add { delta, ttl: self.ttl }).await? {
             CounterValue::Integer(sum) => Ok(sum),
-            CounterValue::Float(sum) => Err(CounterError::NotAnInteger { value: sum.to_string() }),
+            CounterValue::Float(sum) => Err(CounterError::NotAnInteger(sum.to_string())),
         }
     }
 
@@ -156,7 +141,7 @@ impl<S: Counters> Counter<S> {
     /// Adds `delta`, which may have a fraction; answers the sum.
     pub async fn incr_by_float(&self, delta: f64) -> Result<f64, CounterError> {
         if !delta.is_finite() {
-            return Err(CounterError::NotFinite { delta: delta.to_string() });
+            return Err(CounterError::NotFinite(delta));
         }
         Ok(self.store.count(&self.name, CounterOp::AddFloat { delta, ttl: self.ttl }).await?.as_f64())
     }
@@ -178,7 +163,7 @@ impl CounterName {
         let name = name.into();
         match name.len() {
             1..=1024 => Ok(Self(name)),
-            bytes => Err(CounterError::Name { bytes }),
+            bytes => Err(CounterError::Name(bytes)),
         }
     }
 
@@ -205,7 +190,7 @@ impl CounterValue {
                 .checked_add(delta)
                 .map(Self::Integer)
                 .ok_or_else(|| CounterError::Overflow { value: value.to_string(), delta: delta.to_string() }),
-            Self::Float(value) => Err(CounterError::NotAnInteger { value: value.to_string() }),
+            Self::Float(value) => Err(CounterError::NotAnInteger(value.to_string())),
         }
     }
 
@@ -226,7 +211,7 @@ impl CounterValue {
         }
         match text.parse() {
             Ok(value) if f64::is_finite(value) => Ok(Self::Float(value)),
-            _ => Err(CounterError::NotANumber { value: text.to_owned() }),
+            _ => Err(CounterError::NotANumber(text.to_owned())),
         }
     }
 

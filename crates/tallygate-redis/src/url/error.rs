@@ -22,17 +22,11 @@ pub enum UrlError {
     #[error("several hosts need redis+cluster://a,b,c or redis+sentinel://a,b,c/master-name; redis:// takes one")]
     ManyHosts,
     /// Not a port number.
-    #[error("`{written}` is not a port: write host:6379, 1 to 65535")]
-    Port {
-        /// What was written.
-        written: String,
-    },
+    #[error("`{0}` is not a port: write host:6379, 1 to 65535")]
+    Port(String),
     /// Not a database number.
-    #[error("`{written}` is not a database number: write redis://host:6379/0")]
-    Database {
-        /// What was written.
-        written: String,
-    },
+    #[error("`{0}` is not a database number: write redis://host:6379/0")]
+    Database(String),
     /// A cluster has database 0 only.
     #[error("a cluster has no databases to choose from: leave the path empty")]
     DatabaseInCluster,
@@ -59,11 +53,8 @@ pub enum UrlError {
         known: &'static str,
     },
     /// Something after `#`, or more path than the scheme has.
-    #[error("`{written}` has no meaning here: end the URL before it")]
-    Trailing {
-        /// What was written.
-        written: String,
-    },
+    #[error("`{0}` has no meaning here: end the URL before it")]
+    Trailing(String),
     /// A socket URL without a path.
     #[error("the path of the socket is missing: redis+unix:///run/redis.sock")]
     NoPath,

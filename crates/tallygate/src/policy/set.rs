@@ -19,11 +19,8 @@ pub struct PolicySet {
 #[non_exhaustive]
 pub enum PolicySetError {
     /// Two domains have one name.
-    #[error("there are two domains named `{domain}`: join them, or rename one")]
-    SameDomain {
-        /// Its name.
-        domain: String,
-    },
+    #[error("there are two domains named `{0}`: join them, or rename one")]
+    SameDomain(String),
     /// Two policies have one name.
     #[error("domain `{domain}` has two policies named `{policy}`: their counts would mix; rename one")]
     SamePolicy {
@@ -41,7 +38,7 @@ impl PolicySet {
         let mut first = 0;
         for (at, domain) in domains.iter_mut().enumerate() {
             if places.insert(domain.name().to_owned(), at).is_some() {
-                return Err(PolicySetError::SameDomain { domain: domain.name().to_owned() });
+                return Err(PolicySetError::SameDomain(domain.name().to_owned()));
             }
             let mut names = HashSet::new();
             if let Some(twice) = domain.policies().iter().find(|policy| !names.insert(policy.name())) {

@@ -79,7 +79,8 @@ async fn run_all(
         for (whose, ours) in [("recipe", false), ("ours", true)] {
             let policy = format!("{whose}-{run}-{}", recipe.letter);
             let records = driver::drive(server, recipe, &limits, &policy, ours).await.context(recipe.name)?;
-            let audited = server.audit.run(&Sweep::of(&server.prefix)?.policies(&policy), |_| {}).await?;
+            let sweep = Sweep { policies: Some(policy), ..Sweep::of(&server.prefix)? };
+            let audited = server.audit.run(&sweep, |_| {}).await?;
             evidence.push(Evidence::judge(judged, &records, audited.orphans));
         }
         let [wrong, ours] = <[Evidence; 2]>::try_from(evidence).ok().context("there are two")?;

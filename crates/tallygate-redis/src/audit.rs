@@ -15,7 +15,7 @@ use crate::connection::{Client, Deadline, Failure, Node, Refusal, Request, Setti
 use crate::url::StoreUrl;
 pub use report::{AuditReport, LargeKey, ServerReport, Usage};
 pub use sweep::Sweep;
-use tally::{Found, Tally};
+use tally::Tally;
 
 /// Keys a server is asked for at a time: a fraction of a millisecond of its work.
 const BATCH: usize = 500;
@@ -52,7 +52,6 @@ impl Audit {
     /// counted twice, as `SCAN` has it.
     pub async fn run(&self, sweep: &Sweep, mut progress: impl FnMut(u64)) -> Result<AuditReport, StoreError> {
         let mut tally = Tally::new(sweep);
-        let mut servers = Vec::new();
         for server in self.client.masters().await {
             let before = tally.report.keys;
             let looked_through = async {
@@ -63,9 +62,9 @@ impl Audit {
             let failed = |failure| name_permissions(failure, sweep).at(server.address());
             let mut report = looked_through.await.map_err(failed)?;
             report.keys = tally.report.keys - before;
-            servers.push(report);
+            tally.report.servers.push(report);
         }
-        Ok(tally.into_report(servers))
+        Ok(tally.into_report())
     }
 
     /// What the servers say of themselves; no key is looked at.
@@ -129,8 +128,7 @@ async fn weigh(server: &Arc<Node>, keys: &[Vec<u8>], tally: &mut Tally<'_>) -> R
         if ttl == -2 {
             continue;
         }
-        let bytes = u64::try_from(bytes).unwrap_or(0);
-        if tally.add(key, bytes, ttl >= 0) == Found::Orphan {
+        if tally.add(key, u64::try_from(bytes).unwrap_or(0), ttl >= 0) {
             orphans.push(key.clone());
         }
     }

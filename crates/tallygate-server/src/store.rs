@@ -59,7 +59,8 @@ impl ServedStore {
     /// Starts with the store of `spec`, on the runtime this is called from. A URL or prefix that cannot be right is an
     /// error; a server that is not there, or does not let us in, is one that may be there later.
     pub fn start(spec: StoreSpec) -> Result<Self, ConnectError> {
-        let (place, sweep) = (spec.place(), Sweep::of(&spec.prefix)?.at_most(spec.audit_keys));
+        let place = spec.place();
+        let sweep = Sweep { at_most: spec.audit_keys, ..Sweep::of(&spec.prefix)? };
         if place == AnyStore::MEMORY {
             return Ok(MemoryStore::new().into());
         }

@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 
 use anyhow::{Context, bail, ensure};
-use serde_json::{Value, json};
+use serde::Serialize;
 use tallygate_http::sanitize;
 use tallygate_redis::{Audit, AuditReport, ServerReport, Sweep};
 
@@ -51,18 +51,25 @@ pub(crate) async fn run(args: Args, out: &mut impl Write) -> anyhow::Result<Outc
     if args.repair {
         let ttl = duration::parse(&args.ttl).context("--ttl")?;
         ensure!(!ttl.is_zero(), "--ttl 0 would delete what it repairs: use at least 1s");
-        sweep = sweep.repair(ttl);
+        sweep.repair = Some(ttl);
     }
     let audit = Audit::connect(url).await.context("--store")?;
     let mut progress = Progress::new();
     let report = audit.run(&sweep, |keys| progress.show(|| format!("{} seen", table::count(keys, "key")))).await?;
     drop(progress);
     if args.output.json {
-        output::write_json(out, &to_json(&args.store.prefix, &report))?;
+        output::write_json(out, &Json { prefix: &args.store.prefix, report: &report })?;
     } else {
         write_text(out, &args, &report)?;
     }
     Ok(if report.orphans > report.repaired { Outcome::Denied } else { Outcome::Allowed })
+}
+
+#[derive(Serialize)]
+struct Json<'a> {
+    prefix: &'a str,
+    #[serde(flatten)]
+    report: &'a AuditReport,
 }
 
 fn write_text(out: &mut impl Write, args: &Args, report: &AuditReport) -> io::Result<()> {
@@ -73,8 +80,8 @@ fn write_text(out: &mut impl Write, args: &Args, report: &AuditReport) -> io::Re
     write_servers(out, &report.servers, color)?;
     write_usage(out, report, color)?;
     for server in &report.servers {
-        if let Some(warning) = server.warning() {
-            writeln!(out, "{} {}", color.bad("warning:"), sanitize::text(&warning))?;
+        if let Some(warning) = &server.warning {
+            writeln!(out, "{} {}", color.bad("warning:"), sanitize::text(warning))?;
         }
     }
     if report.lasting_counters > 0 {
@@ -162,42 +169,4 @@ fn write_orphans(out: &mut impl Write, args: &Args, report: &AuditReport, color:
         writeln!(out, "tallygate never writes such keys: look for who does, then add --repair")?;
     }
     Ok(())
-}
-
-fn to_json(prefix: &str, report: &AuditReport) -> Value {
-    let servers = report.servers.iter().map(|server| {
-        json!({
-            "address": server.address,
-            "version": server.version,
-            "keys": server.keys,
-            "used_memory": server.used_memory,
-            "maxmemory": server.maxmemory,
-            "maxmemory_policy": server.maxmemory_policy,
-            "evicted_keys": server.evicted_keys,
-            "warning": server.warning(),
-        })
-    });
-    let usage = report.usage.iter().map(|usage| {
-        json!({
-            "policy": usage.policy,
-            "algorithm": usage.kind,
-            "keys": usage.keys,
-            "bytes": usage.bytes,
-            "orphans": usage.orphans,
-        })
-    });
-    let largest = report.largest.iter().map(|large| json!({ "key": large.key, "bytes": large.bytes }));
-    json!({
-        "prefix": prefix,
-        "keys": report.keys,
-        "bytes": report.bytes,
-        "orphans": report.orphans,
-        "foreign": report.foreign,
-        "repaired": report.repaired,
-        "lasting_counters": report.lasting_counters,
-        "listed": report.listed,
-        "usage": usage.collect::<Value>(),
-        "largest": largest.collect::<Value>(),
-        "servers": servers.collect::<Value>(),
-    })
 }

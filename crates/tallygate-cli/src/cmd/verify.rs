@@ -166,7 +166,8 @@ impl<'a> Stage<'a> {
     /// Looks for keys of a round that would never expire, then forgets them all. `names` is how its policies begin.
     async fn clean_up(&self, prefix: &str, names: &str, trials: &mut [(Scenario, Finding)]) -> anyhow::Result<()> {
         let Self::Server { audit, limiter, .. } = self else { return Ok(()) };
-        let audited = match audit.run(&Sweep::of(prefix)?.policies(names), |_| {}).await {
+        let sweep = Sweep { policies: Some(names.to_owned()), ..Sweep::of(prefix)? };
+        let audited = match audit.run(&sweep, |_| {}).await {
             Err(StoreError::Refused { reason, remedy }) => Err(format!("keys were not looked at: {reason}; {remedy}")),
             other => Ok(other?),
         };

@@ -1,9 +1,10 @@
 //! What an audit found.
 
 use redis::InfoDict;
+use serde::Serialize;
 
 /// What a store holds under a prefix.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct AuditReport {
     /// Keys seen.
@@ -14,12 +15,12 @@ pub struct AuditReport {
     pub orphans: u64,
     /// How many of them Tallygate did not write: they do not have the form of its keys, and are never repaired.
     pub foreign: u64,
-    /// The first orphans, by name. Names are made by users: escape them before a terminal sees them.
-    pub listed: Vec<String>,
     /// Orphans that were given an end.
     pub repaired: u64,
     /// Counters that were created without a time to live, on purpose.
     pub lasting_counters: u64,
+    /// The first orphans, by name. Names are made by users: escape them before a terminal sees them.
+    pub listed: Vec<String>,
     /// By policy and kind, the heaviest first.
     pub usage: Vec<Usage>,
     /// The heaviest keys, the heaviest first.
@@ -27,16 +28,18 @@ pub struct AuditReport {
     /// Every server that was looked at.
     pub servers: Vec<ServerReport>,
     /// Whether all keys were seen; otherwise it stopped at the number it was given.
+    #[serde(skip)]
     pub complete: bool,
 }
 
 /// What the keys of one policy take.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Usage {
     /// As written in the key. `None` for keys that are none of ours, and for policies beyond the number that is told apart.
     pub policy: Option<String>,
     /// The name of the algorithm, `counter`, or `other`.
+    #[serde(rename = "algorithm")]
     pub kind: &'static str,
     /// How many.
     pub keys: u64,
@@ -47,7 +50,7 @@ pub struct Usage {
 }
 
 /// A key and what it takes.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct LargeKey {
     /// Its name. Made by users: escape it before a terminal sees it.
@@ -57,7 +60,7 @@ pub struct LargeKey {
 }
 
 /// What a server says of itself.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct ServerReport {
     /// `host:port`, or the path of its socket.
@@ -66,14 +69,16 @@ pub struct ServerReport {
     pub version: String,
     /// Keys seen there.
     pub keys: u64,
+    /// Bytes it uses.
+    pub used_memory: u64,
     /// Bytes it may use; 0 is no bound.
     pub maxmemory: u64,
     /// What it does when they are used up.
     pub maxmemory_policy: String,
-    /// Bytes it uses.
-    pub used_memory: u64,
     /// Keys it has thrown out since it started.
     pub evicted_keys: u64,
+    /// Why it may forget, or has forgotten, what was used; `None` if it does not.
+    pub warning: Option<String>,
 }
 
 impl ServerReport {
@@ -87,15 +92,18 @@ impl ServerReport {
             (None, Some(version)) => format!("Redis {version}"),
             (None, None) => "unknown".to_owned(),
         };
-        Self {
+        let mut report = Self {
             address,
             version,
             keys: 0,
+            used_memory: number("used_memory"),
             maxmemory: number("maxmemory"),
             maxmemory_policy: field("maxmemory_policy").unwrap_or_else(|| "unknown".to_owned()),
-            used_memory: number("used_memory"),
             evicted_keys: number("evicted_keys"),
-        }
+            warning: None,
+        };
+        report.warning = report.reason_to_warn();
+        report
     }
 
     /// Whether a full memory makes it forget limits.
@@ -103,8 +111,7 @@ impl ServerReport {
         self.maxmemory_policy != "noeviction" && self.maxmemory_policy != "unknown"
     }
 
-    /// Why this server may forget, or has forgotten, what was used; `None` if it does not.
-    pub fn warning(&self) -> Option<String> {
+    fn reason_to_warn(&self) -> Option<String> {
         let Self { address, maxmemory_policy, evicted_keys, .. } = self;
         if *evicted_keys > 0 {
             return Some(format!(
@@ -134,10 +141,10 @@ mod tests {
                     used_memory_human:1K\r\nmaxmemory:2000\r\nmaxmemory_policy:allkeys-lru\r\nevicted_keys:0\r\n";
         let server = ServerReport::read("h:1".into(), info);
         assert_eq!((server.version.as_str(), server.maxmemory, server.used_memory), ("Valkey 9.1.2", 2000, 1000));
-        assert!(server.warning().unwrap().contains("allkeys-lru"));
+        assert!(server.warning.unwrap().contains("allkeys-lru"));
         let evicted = ServerReport::read("h:1".into(), "maxmemory_policy:noeviction\r\nevicted_keys:7\r\n");
-        assert!(evicted.warning().unwrap().contains("7 keys"));
+        assert!(evicted.warning.unwrap().contains("7 keys"));
         let sound = ServerReport::read("h:1".into(), "redis_version:7.0.15\nmaxmemory_policy:noeviction\n");
-        assert_eq!((sound.version.as_str(), sound.warning()), ("Redis 7.0.15", None));
+        assert_eq!((sound.version.as_str(), sound.warning), ("Redis 7.0.15", None));
     }
 }

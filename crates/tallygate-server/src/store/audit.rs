@@ -53,7 +53,7 @@ impl AuditFigures {
 }
 
 pub(super) async fn run(parts: Arc<Parts>, url: String, sweep: Sweep, every: Duration) {
-    let sweep = sweep.rest(REST);
+    let sweep = Sweep { rest: REST, ..sweep };
     let clock = Clock::system();
     let mut condition = parts.condition.subscribe();
     // Servers that were started together do not look at the same moment.

@@ -111,8 +111,8 @@ impl<'a> Report<'a> {
         if let Some(why) = not_audited {
             note(why)?;
         }
-        for warning in self.servers.iter().filter_map(ServerReport::warning) {
-            note(&warning)?;
+        for warning in self.servers.iter().filter_map(|server| server.warning.as_deref()) {
+            note(warning)?;
         }
         Ok(())
     }
@@ -167,7 +167,7 @@ impl<'a> Report<'a> {
                 "holds": finding.holds() && finding.decisions > 0,
             })
         };
-        let server = |server: &ServerReport| json!({ "address": server.address, "version": server.version, "warning": server.warning() });
+        let server = |server: &ServerReport| json!({ "address": server.address, "version": server.version, "warning": server.warning });
         json!({
             "holds": self.trials.iter().all(|(_, finding)| finding.holds() && finding.decisions > 0),
             "clients": self.args.clients,

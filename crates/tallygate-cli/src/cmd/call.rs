@@ -92,32 +92,12 @@ The limit says which state is meant: each algorithm keeps its own. Exit codes: 0
 pub(crate) async fn check(args: Args<CheckArgs>, out: &mut impl Write) -> anyhow::Result<Outcome> {
     let rules = args.rules()?;
     let checks = args.checks(&rules, args.of_verb.cost.cost)?;
-    let Some(repeat) = args.of_verb.repeat else { return args.decide(Verb::Check, &checks, out).await };
-    // What is wrong with the question is said before a store is opened.
-    let call = Call::new(Verb::Check, &checks)?;
-    ensure!(repeat > 0, "--repeat 0 makes no call: say how many, for example --repeat 5");
-    let store = args.store.open().await?;
-    let (mut last, mut allowed) = (Outcome::Allowed, 0);
-    for number in 1..=repeat {
-        let decision = call.ask(&store).await?;
-        last = Outcome::from(&decision);
-        allowed += u64::from(last == Outcome::Allowed);
-        if args.output.json {
-            output::write_decision(out, &args.output, &policies(&checks), &decision)?;
-        } else {
-            let digits = repeat.to_string().len();
-            writeln!(out, "{number:>digits$}  {}", output::decision_text(&policies(&checks), &decision))?;
-        }
-    }
-    if !args.output.json {
-        writeln!(out, "{allowed} of {repeat} allowed, {} denied", repeat - allowed)?;
-    }
-    Ok(last)
+    args.decide(Verb::Check, &checks, args.of_verb.repeat, out).await
 }
 
 pub(crate) async fn peek(args: Args<CostArg>, out: &mut impl Write) -> anyhow::Result<Outcome> {
     let rules = args.rules()?;
-    args.decide(Verb::Peek, &args.checks(&rules, args.of_verb.cost)?, out).await
+    args.decide(Verb::Peek, &args.checks(&rules, args.of_verb.cost)?, None, out).await
 }
 
 pub(crate) async fn refund(args: Args<RefundArgs>, out: &mut impl Write) -> anyhow::Result<Outcome> {
@@ -142,13 +122,38 @@ pub(crate) async fn reset(args: Args<()>, out: &mut impl Write) -> anyhow::Resul
 }
 
 impl<M: clap::Args> Args<M> {
-    async fn decide(&self, verb: Verb, checks: &[Check<'_>], out: &mut impl Write) -> anyhow::Result<Outcome> {
+    /// Makes one call, or as many as are asked for: then text has a line for each and one for all.
+    async fn decide(
+        &self,
+        verb: Verb,
+        checks: &[Check<'_>],
+        repeat: Option<u64>,
+        out: &mut impl Write,
+    ) -> anyhow::Result<Outcome> {
         let call = Call::new(verb, checks)?;
+        ensure!(repeat != Some(0), "--repeat 0 makes no call: say how many, for example --repeat 5");
         let store = self.store.open().await?;
-        let decision = call.ask(&store).await?;
-        output::write_decision(out, &self.output, &policies(checks), &decision)?;
-        note_if_forgotten(&store);
-        Ok(Outcome::from(&decision))
+        let policies: Vec<&str> = checks.iter().map(|check| check.key.policy()).collect();
+        let in_lines = repeat.filter(|_| !self.output.json);
+        let (mut last, mut allowed) = (Outcome::Allowed, 0);
+        for number in 1..=repeat.unwrap_or(1) {
+            let decision = call.ask(&store).await?;
+            last = Outcome::from(&decision);
+            allowed += u64::from(last == Outcome::Allowed);
+            if let Some(repeat) = in_lines {
+                let digits = repeat.to_string().len();
+                writeln!(out, "{number:>digits$}  {}", output::decision_text(&policies, &decision))?;
+            } else {
+                output::write_decision(out, &self.output, &policies, &decision)?;
+            }
+        }
+        if let Some(repeat) = in_lines {
+            writeln!(out, "{allowed} of {repeat} allowed, {} denied", repeat - allowed)?;
+        }
+        if repeat.is_none() {
+            note_if_forgotten(&store);
+        }
+        Ok(last)
     }
 
     /// Gives back under each limit on its own, and says so as `tell` does of its policy and units, in text and JSON.
@@ -199,10 +204,6 @@ impl<M: clap::Args> Args<M> {
         let subject = self.subject.as_encoded_bytes();
         rules.iter().map(|(policy, limit)| Ok(Check::new(Key::new(policy, subject)?, limit).cost(cost))).collect()
     }
-}
-
-fn policies<'c>(checks: &[Check<'c>]) -> Vec<&'c str> {
-    checks.iter().map(|check| check.key.policy()).collect()
 }
 
 fn limit(text: &str, asked: Option<Algorithm>) -> anyhow::Result<Limit> {

@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 use std::time::Duration;
 
-use tallygate_redis::{AnyStore, ConnectError, RedisStore};
+use tallygate_redis::{AnyStore, ConnectError};
 
 /// Where the states are kept.
 #[derive(Debug, clap::Args)]
@@ -31,11 +31,6 @@ impl StoreArgs {
 
 /// People wait longer than services do.
 const PATIENCE: Duration = Duration::from_secs(2);
-
-/// The store on a server, its keys beginning with `prefix`.
-pub(crate) async fn redis(url: &str, prefix: &str) -> anyhow::Result<RedisStore> {
-    RedisStore::builder(url).prefix(prefix).deadline(PATIENCE).connect().await.map_err(blame)
-}
 
 /// Names the option that is to blame.
 fn blame(error: ConnectError) -> anyhow::Error {

@@ -16,12 +16,12 @@ use std::time::Duration;
 
 use anyhow::{Context, bail, ensure};
 use clap::builder::RangedU64ValueParser;
-use tallygate::{Algorithm, Limiter, MemoryStore, StoreError};
-use tallygate_redis::{Audit, RedisStore, ServerReport, Sweep};
+use tallygate::{Algorithm, Limiter, StoreError};
+use tallygate_redis::{AnyStore, Audit, ServerReport, Sweep};
 
 use crate::output::{self, Outcome, OutputArgs};
 use crate::progress::Progress;
-use crate::store::{self, StoreArgs};
+use crate::store::StoreArgs;
 use crate::table;
 use judge::Finding;
 use report::Report;
@@ -112,9 +112,9 @@ pub(crate) async fn run(args: Args, out: &mut impl Write) -> anyhow::Result<Outc
             };
             let name = format!("{names}{}", scenario.slug);
             let session = Session { args: &args, scenario, name: &name, length };
-            let recording = match &stage {
-                Stage::Memory(limiter) => threads::run(limiter, &session, &mut show).await?,
-                Stage::Server { url, .. } => workers::run(url, &session, &mut show).await?,
+            let recording = match args.store.url() {
+                None => threads::run(&stage.limiter, &session, &mut show).await?,
+                Some(url) => workers::run(url, &session, &mut show).await?,
             };
             finding.add(judge::judge(scenario, &recording));
             before += length;
@@ -145,27 +145,26 @@ struct Session<'a> {
 }
 
 /// Where the scenarios run.
-enum Stage<'a> {
-    Memory(Limiter<MemoryStore>),
-    Server { url: &'a str, audit: Audit, limiter: Limiter<RedisStore> },
+struct Stage {
+    limiter: Limiter<AnyStore>,
+    /// Of a server.
+    audit: Option<Audit>,
 }
 
-impl<'a> Stage<'a> {
+impl Stage {
     /// Connects here first: what is wrong with the URL is said once, and not by each worker.
-    async fn open(args: &'a Args) -> anyhow::Result<(Self, Vec<ServerReport>)> {
-        let Some(url) = args.store.url() else {
-            return Ok((Self::Memory(Limiter::new(MemoryStore::new())), Vec::new()));
-        };
-        let limiter = Limiter::new(store::redis(url, &args.store.prefix).await?);
+    async fn open(args: &Args) -> anyhow::Result<(Self, Vec<ServerReport>)> {
+        let limiter = Limiter::new(args.store.open().await?);
+        let Some(url) = args.store.url() else { return Ok((Self { limiter, audit: None }, Vec::new())) };
         let audit = Audit::connect(url).await.context("--store")?;
         // Who may not ask for INFO is told so below, where it matters.
         let servers = audit.servers().await.unwrap_or_default();
-        Ok((Self::Server { url, audit, limiter }, servers))
+        Ok((Self { limiter, audit: Some(audit) }, servers))
     }
 
     /// Looks for keys of a round that would never expire, then forgets them all. `names` is how its policies begin.
     async fn clean_up(&self, prefix: &str, names: &str, trials: &mut [(Scenario, Finding)]) -> anyhow::Result<()> {
-        let Self::Server { audit, limiter, .. } = self else { return Ok(()) };
+        let Some(audit) = &self.audit else { return Ok(()) };
         let sweep = Sweep { policies: Some(names.to_owned()), ..Sweep::of(prefix)? };
         let audited = match audit.run(&sweep, |_| {}).await {
             Err(StoreError::Refused { reason, remedy }) => Err(format!("keys were not looked at: {reason}; {remedy}")),
@@ -185,7 +184,7 @@ impl<'a> Stage<'a> {
             }
             for key in 0..scenario::KEYS {
                 for check in scenario.checks(&policies, &scenario::subject(key), tallygate::Cost::ONE)? {
-                    limiter.reset(check).await?;
+                    self.limiter.reset(check).await?;
                 }
             }
         }

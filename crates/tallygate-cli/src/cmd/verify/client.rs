@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tallygate::{CheckError, Limiter, Store, StoreError};
+use tallygate::{CheckError, Limiter, StoreError};
+use tallygate_redis::AnyStore;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep};
 
@@ -14,8 +15,8 @@ use super::scenario::{self, Random, Scenario};
 const BURST: u64 = 16;
 
 /// What all clients of a process have in common.
-pub(crate) struct Client<S> {
-    pub(crate) limiter: Limiter<S>,
+pub(crate) struct Client {
+    pub(crate) limiter: Limiter<AnyStore>,
     pub(crate) scenario: Scenario,
     /// The policy of the first limit.
     pub(crate) name: String,
@@ -25,7 +26,7 @@ pub(crate) struct Client<S> {
     pub(crate) entries: mpsc::Sender<Entry>,
 }
 
-impl<S: Store> Client<S> {
+impl Client {
     pub(crate) async fn run(self: Arc<Self>, seed: u64) -> anyhow::Result<()> {
         let mut random = Random::new(seed);
         let subjects: Vec<String> = (0..scenario::KEYS).map(scenario::subject).collect();

@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use tallygate::{Limiter, MemoryStore};
+use tallygate::Limiter;
+use tallygate_redis::AnyStore;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
@@ -16,7 +17,7 @@ use super::protocol::Recording;
 const PAUSE: Duration = Duration::from_millis(2);
 
 pub(crate) async fn run(
-    limiter: &Limiter<MemoryStore>,
+    limiter: &Limiter<AnyStore>,
     session: &Session<'_>,
     show: &mut impl FnMut(Duration, u64),
 ) -> anyhow::Result<Recording> {

@@ -14,7 +14,7 @@ use super::client::Client;
 use super::protocol::Entry;
 use super::scenario::Scenario;
 use crate::output::Outcome;
-use crate::store::{self, StoreArgs};
+use crate::store::StoreArgs;
 
 /// Started by `verify`, by nobody else
 #[derive(Debug, clap::Args)]
@@ -38,10 +38,10 @@ pub(crate) struct Task {
 }
 
 pub(crate) async fn run(args: Args, out: &mut impl Write) -> anyhow::Result<Outcome> {
-    let url = args.store.url().context("a worker needs a server")?;
+    args.store.url().context("a worker needs a server")?;
     let task = args.task;
     let scenario = Scenario::new(&task.scenario, task.window)?;
-    let limiter = Limiter::new(store::redis(url, &args.store.prefix).await?);
+    let limiter = Limiter::new(args.store.open().await?);
     let begin = leash();
     say(out, &Entry::Ready)?;
     out.flush()?;

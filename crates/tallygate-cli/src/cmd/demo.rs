@@ -76,10 +76,10 @@ const ORDER: [Algorithm; 6] = [
 fn explain(out: &mut impl Write, trials: &[Trial], color: Color) -> anyhow::Result<()> {
     writeln!(out)?;
     let fixed = trials.iter().find(|trial| trial.limit.algorithm() == Algorithm::FixedWindow);
-    if let Some(Trial { limit, worst, .. }) = fixed {
-        let (units, amount) = (picture::short(worst.units), picture::short(limit.amount()));
+    if let Some(trial) = fixed {
+        let (units, amount) = (picture::short(trial.worst.admitted), picture::short(trial.limit.amount()));
         writeln!(out, "fixed_window forgets everything at each │: two bursts that meet there both")?;
-        writeln!(out, "pass, {units} in {} where {amount} were meant.", duration::render(worst.extent(limit)))?;
+        writeln!(out, "pass, {units} in {} where {amount} were meant.", duration::render(trial.extent()))?;
     }
     let try_it = color.title("tallygate check alice --limit 3/min --repeat 5");
     writeln!(

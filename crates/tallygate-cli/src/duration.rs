@@ -10,10 +10,10 @@ const HOUR: u64 = 3_600_000;
 const MINUTE: u64 = 60_000;
 const SECOND: u64 = 1000;
 
-/// Reads a whole number and a unit, the same units as in a limit.
+/// Reads a whole number and a unit.
 pub(crate) fn parse(text: &str) -> anyhow::Result<Duration> {
     let expected =
-        || format!("`{text}` is no duration: write a number and a unit, for example 250ms, 30s, 5min, 1h or 2d");
+        || format!("`{text}` is not a duration: write a number and a unit, for example 250ms, 30s, 5min, 1h or 2d");
     let end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let (digits, unit) = text.split_at(end);
     let millis = match unit.trim() {

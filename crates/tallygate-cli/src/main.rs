@@ -124,7 +124,7 @@ fn run(command: Command) -> anyhow::Result<Outcome> {
     Ok(outcome)
 }
 
-/// Whoever reads our output may stop early (`| head`): that deserves no message.
+/// Prints the error, except when the reader of our output has stopped early (`| head`).
 fn report(error: &anyhow::Error) {
     if error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == ErrorKind::BrokenPipe) {
         return;

@@ -71,7 +71,7 @@ fn orphans_are_listed_and_mended_and_others_are_left_alone() {
     assert_eq!(audit(&url, &[]).code, 0);
     server.command(&["PERSIST", "tallygate:{a}:api:fw"]).ok();
     assert_eq!(audit(&url, &["--repair"]).code, 0, "all that was found is mended");
-    assert!(ttl("tallygate:{a}:api:fw") > 80_000_000, "a day, unless said");
+    assert!(ttl("tallygate:{a}:api:fw") > 80_000_000, "the default is a day");
 }
 
 #[test]

@@ -118,7 +118,7 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<Outcome> {
     let banner = banner::text(&args, &settings, &listeners);
     settings.on_event = Arc::new(move |event: Event<'_>| {
         if let Event::Ready = event {
-            // Whoever does not read it wants no banner.
+            // If standard output is closed, the server runs without the banner.
             let _ = io::stdout().write_all(banner.as_bytes()).and_then(|()| io::stdout().flush());
         }
         systemd::tell(&event);

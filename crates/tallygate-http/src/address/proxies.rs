@@ -41,7 +41,7 @@ impl TrustedProxies {
 
     /// Exactly so many proxies, whatever their addresses; zero is nobody.
     ///
-    /// Only where nothing can reach the server but through all of them: whoever connects directly writes the header.
+    /// Use this only if all traffic passes through all of these proxies: a client that connects directly can forge the header.
     pub fn hops(count: usize) -> Self {
         Self(NonZeroUsize::new(count).map_or(Trusted::Nobody, Trusted::Hops))
     }

@@ -5,7 +5,6 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
-use tallygate::history::SERVER_STEP_BACK;
 use tallygate::{
     Algorithm, Call, Check, Decision, EncodedState, ManualClock, MemoryStore, Store, StoreError, Timestamp, Verb,
 };
@@ -105,10 +104,9 @@ impl Store for Keys {
                 Algorithm::SlidingLog => 2 * u64::try_from(check.limit.window().as_millis()).unwrap(),
                 _ => counts,
             };
-            // A minute for the machine to be slow; and the clock of the server may step back.
-            let step_back = u64::try_from(SERVER_STEP_BACK.as_millis()).unwrap();
+            // A minute for the machine to be slow.
             assert!(
-                (counts + SLACK - 60_000..=most + SLACK + step_back).contains(&left),
+                (counts + SLACK - 60_000..=most + SLACK).contains(&left),
                 "{check:?} lives for {left} ms, {status:?}"
             );
         }

@@ -43,10 +43,8 @@ impl Problem {
             title: "Request cannot be satisfied as assigned quota has been exceeded",
             status: StatusCode::TOO_MANY_REQUESTS,
             detail: match retry_after {
-                Some(wait) => format!("The quota of {} is used up; {}.", listed(violated), retry_in(wait)),
-                None => {
-                    format!("The quota of {} does not allow this request, however long it waits.", listed(violated))
-                }
+                Some(wait) => quota_of(violated, &[" is used up", &retry_in(wait), "."]),
+                None => quota_of(violated, &[" does not allow this request, however long it waits."]),
             },
             violated: Some(violated.iter().map(ToString::to_string).collect()),
         }
@@ -54,15 +52,12 @@ impl Problem {
 
     /// 503: the caller did nothing wrong, these policies just cannot be evaluated now.
     pub fn reduced_capacity(violated: &[&str], retry_after: Option<Duration>) -> Self {
-        let mut detail = format!("The quota of {} cannot be checked at the moment", listed(violated));
-        if let Some(wait) = retry_after {
-            detail = format!("{detail}; {}", retry_in(wait));
-        }
+        let wait = retry_after.map(retry_in).unwrap_or_default();
         Self {
             kind: "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity",
             title: "Request cannot be satisfied due to temporary server capacity constraints",
             status: StatusCode::SERVICE_UNAVAILABLE,
-            detail: detail + ".",
+            detail: quota_of(violated, &[" cannot be checked at the moment", &wait, "."]),
             violated: Some(violated.iter().map(ToString::to_string).collect()),
         }
     }
@@ -116,14 +111,23 @@ fn status_number<S: Serializer>(status: &StatusCode, serializer: S) -> Result<S:
 
 /// The number that `Retry-After` names.
 fn retry_in(wait: Duration) -> String {
-    format!("retry in {} s", seconds_up(wait).max(1))
+    format!("; retry in {} s", seconds_up(wait).max(1))
 }
 
-fn listed(names: &[&str]) -> String {
-    match names {
-        [] => "this request".to_owned(),
-        names => names.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", "),
+/// A sentence about the quota of these policies, in one allocation: those who flood a service are told it again and again.
+fn quota_of(names: &[&str], rest: &[&str]) -> String {
+    let mut sentence = String::with_capacity(128);
+    sentence.push_str("The quota of ");
+    if names.is_empty() {
+        sentence.push_str("this request");
     }
+    for (place, name) in names.iter().enumerate() {
+        sentence.push_str(if place == 0 { "`" } else { ", `" });
+        sentence.push_str(name);
+        sentence.push('`');
+    }
+    sentence.extend(rest.iter().copied());
+    sentence
 }
 
 #[cfg(test)]

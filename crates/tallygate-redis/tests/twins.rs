@@ -32,9 +32,9 @@ fn steps(default: usize) -> usize {
     std::env::var("TALLYGATE_TWINS_STEPS").map_or(default, |steps| steps.parse().expect("a number of steps"))
 }
 
-/// Half of the traces let the clock step back.
+/// Half of the traces let the clock step back. Each connection has a server of its own, whose monitor tells of it alone.
 async fn compare(flavour: Flavour, steps: usize) {
-    let server = Server::of(flavour).start();
+    let servers = [(); CONNECTIONS].map(|()| Arc::new(Server::of(flavour).start()));
     let only = std::env::var("TALLYGATE_TWINS_ALGORITHM").ok();
     for algorithm in
         Algorithm::ALL.into_iter().filter(|algorithm| only.as_deref().is_none_or(|only| only == algorithm.name()))
@@ -42,17 +42,16 @@ async fn compare(flavour: Flavour, steps: usize) {
         let stretches = steps.div_ceil(STRETCH);
         let next = Arc::new(AtomicUsize::new(0));
         let mut connections = tokio::task::JoinSet::new();
-        for _ in 0..CONNECTIONS {
-            let (next, url, connection) = (Arc::clone(&next), server.url(), server.connect().unwrap());
+        for server in &servers {
+            let (next, server) = (Arc::clone(&next), Arc::clone(server));
             connections.spawn(async move {
-                let connection = Arc::new(Mutex::new(connection));
                 let mut denied = 0;
                 loop {
                     let stretch = next.fetch_add(1, Ordering::Relaxed);
                     if stretch >= stretches {
                         return denied;
                     }
-                    denied += trace(&url, &connection, algorithm, stretch).await;
+                    denied += trace(&server, algorithm, stretch).await;
                 }
             });
         }
@@ -60,55 +59,63 @@ async fn compare(flavour: Flavour, steps: usize) {
         let calls = stretches * STRETCH;
         println!("{algorithm} on {flavour:?}: {calls} calls alike, {denied} of them denied");
         assert!(denied > calls / 100, "only {denied} of {calls} calls were denied: the traces test too little");
-        let left = server.command(&["FLUSHALL"]);
-        assert!(!left.is_error());
     }
 }
 
-async fn trace(url: &str, connection: &Arc<Mutex<Connection>>, algorithm: Algorithm, stretch: usize) -> usize {
+async fn trace(server: &Server, algorithm: Algorithm, stretch: usize) -> usize {
     let clocks = [(); 2].map(|()| ManualClock::new(Timestamp::from_micros(1_700_000_000_000_000)));
     let memory = MemoryStore::builder().clock(clocks[0].clone()).without_sweep().build();
-    let redis = RedisStore::builder(url).deadline(std::time::Duration::from_secs(10)).manual_clock(clocks[1].clone());
+    let redis =
+        RedisStore::builder(&server.url()).deadline(std::time::Duration::from_secs(10)).manual_clock(clocks[1].clone());
     let store = redis.connect().await.expect("a server of our own");
-    let redis = Keys { store, connection: Arc::clone(connection) };
+    let [connection, mut monitor] = [(); 2].map(|()| server.connect().expect("a server of our own"));
+    monitor.call(&["MONITOR"]).expect("a server of our own").ok();
+    let redis = Keys { store, connection: Mutex::new(connection), monitor: Mutex::new(monitor) };
     let seed = 0x7011_6a7e_0000_0000 + stretch as u64;
     let trace = Trace::new(algorithm, seed, STRETCH);
     let trace = if stretch.is_multiple_of(2) { trace.backward() } else { trace };
-    match trace.run((&memory, &clocks[0]), (&redis, &clocks[1])).await {
+    let denied = match trace.run((&memory, &clocks[0]), (&redis, &clocks[1])).await {
         Ok(denied) => denied,
         Err(mismatch) => panic!("{mismatch}"),
-    }
+    };
+    redis.command(&["FLUSHALL"]).ok();
+    denied
 }
 
-/// A store whose keys are looked at over a connection of their own.
+/// A store whose keys are looked at over a connection of their own, and whose scripts are overheard.
 struct Keys {
     store: RedisStore,
-    connection: Arc<Mutex<Connection>>,
+    connection: Mutex<Connection>,
+    monitor: Mutex<Connection>,
 }
 
 /// Milliseconds that keys live longer than their states count, under a clock that tests move.
 const SLACK: u64 = 3_600_000;
 
 impl Store for Keys {
-    /// What a call has just written lives as long as it counts: to the millisecond for a packed state, and at most twice a window
-    /// for a log.
+    /// What a call has just written lives exactly as long as it counts; a log for twice its window, unless an earlier call of
+    /// that window has set its end. Lifetimes are compared as scripts set them: the clock of Valkey 9.1 steps back at times,
+    /// and a key then has a millisecond more left than it was given.
     async fn call(&self, call: &Call<'_>) -> Result<Decision, StoreError> {
         let decision = self.store.call(call).await?;
+        let mut heard = Vec::new();
         for (check, status) in call.checks().iter().zip(decision.statuses()).filter(|(_, status)| status.units() > 0) {
             if call.verb() != Verb::Check {
                 continue;
             }
-            let left = u64::try_from(self.command(&["PTTL", &key(check)]).int()).expect("every key has a time to live");
-            let counts = u64::try_from(status.reset_after().as_micros().div_ceil(1000)).unwrap();
-            let most = match check.limit.algorithm() {
-                Algorithm::SlidingLog => 2 * u64::try_from(check.limit.window().as_millis()).unwrap(),
-                _ => counts,
-            };
+            let key = key(check);
+            let left = u64::try_from(self.command(&["PTTL", &key]).int()).expect("every key has a time to live");
+            let counts = u64::try_from(status.reset_after().as_micros().div_ceil(1000)).unwrap() + SLACK;
             // A minute for the machine to be slow.
-            assert!(
-                (counts + SLACK - 60_000..=most + SLACK).contains(&left),
-                "{check:?} lives for {left} ms, {status:?}"
-            );
+            assert!(left + 60_000 >= counts, "{check:?} lives for {left} ms, {status:?}");
+            self.hear_until(&format!(r#""PTTL" "{key}""#), &mut heard);
+            let given = lifetime_given(&key, &heard);
+            if check.limit.algorithm() == Algorithm::SlidingLog {
+                let windows = 2 * u64::try_from(check.limit.window().as_millis()).unwrap() + SLACK;
+                assert!(given.is_none_or(|given| given == windows), "{check:?} was given {given:?} ms, {status:?}");
+            } else {
+                assert_eq!(given, Some(counts), "{check:?}, {status:?}");
+            }
         }
         Ok(decision)
     }
@@ -118,6 +125,22 @@ impl Keys {
     fn command(&self, command: &[&str]) -> Reply {
         self.connection.lock().unwrap().call(command).expect("a server of our own")
     }
+
+    /// Every command that the server has run, up to the one that ends in `last`.
+    fn hear_until(&self, last: &str, heard: &mut Vec<String>) {
+        let mut monitor = self.monitor.lock().unwrap();
+        while !heard.last().is_some_and(|line| line.ends_with(last)) {
+            heard.push(monitor.receive().expect("a server of our own").text());
+        }
+    }
+}
+
+/// The milliseconds that a script last gave to a key.
+fn lifetime_given(key: &str, heard: &[String]) -> Option<u64> {
+    let (set, prolonged) = (format!(r#"lua] "SET" "{key}" "#), format!(r#"lua] "PEXPIRE" "{key}" "#));
+    let line = heard.iter().rfind(|line| line.contains(&set) || line.contains(&prolonged))?;
+    let last = line.rsplit('"').nth(1).expect("an argument in quotes");
+    Some(last.parse().expect("a number of milliseconds"))
 }
 
 impl Inspected for Keys {

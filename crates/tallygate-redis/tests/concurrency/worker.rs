@@ -12,15 +12,10 @@ use crate::support::{limit, patient, units};
 
 /// Names the store to a worker.
 pub const URL: &str = "TALLYGATE_TEST_WORKER_STORE";
-/// The test that is no test but the worker's program.
-pub const NAME: &str = "concurrency::worker::run";
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[ignore = "not a test: the process that tests of concurrency start"]
-async fn run() {
-    // Without it, someone runs all that is ignored.
-    let Ok(url) = std::env::var(URL) else { return };
-    let limiter = patient(&url).await;
+/// What a test process does that was started as a worker.
+pub async fn run(url: &str) {
+    let limiter = patient(url).await;
     // The test harness may have begun a line. Written past it: `println!` would be captured.
     writeln!(std::io::stdout(), "\nready").unwrap();
     for line in std::io::stdin().lines() {

@@ -18,8 +18,8 @@ fn costs() {
         ("0", "use `peek` to look without taking"),
         ("-3", "cannot be negative: use `refund`"),
         ("101", "a cost of 101 can never pass `cli`, which holds at most 100"),
-        ("9007199254740993", "above 1000000000"),
-        ("99999999999999999999999", "above 1000000000"),
+        ("9007199254740993", "the largest is 1000000000"),
+        ("99999999999999999999999", "the largest is 1000000000"),
         ("1.5", "whole number"),
         ("", "whole number"),
         ("two", "whole number"),
@@ -34,14 +34,14 @@ fn costs() {
 #[test]
 fn limits() {
     for (limit, said) in [
-        ("0/0s", "a window of zero"),
+        ("0/0s", "a window cannot be zero"),
         ("5/", "expected a unit"),
         ("1e9/day", "plain digits"),
         ("-3/min", "cannot be negative"),
         ("", "expected an amount"),
-        ("5/month", "say days"),
+        ("5/month", "use days"),
         ("2000000000/s", "too large"),
-        ("5/min sliding_log burst 9", "`burst` has no meaning"),
+        ("5/min sliding_log burst 9", "`burst` cannot be used"),
     ] {
         for verb in ["check", "peek", "refund", "reset"] {
             refused(&run([verb, "alice", "--limit", limit]), said, limit);

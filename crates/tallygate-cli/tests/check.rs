@@ -133,9 +133,7 @@ fn each_limit_has_a_policy_of_its_own() {
     assert_eq!(names(&[]), ["cli", "cli-2", "cli-3"]);
     assert_eq!(names(&["api"]), ["api", "api-2", "api-3"]);
     assert_eq!(names(&["x", "y", "z"]), ["x", "y", "z"]);
-    for (wrong, said) in
-        [(&["x", "y"][..], "2 policy names for 3 limits"), (&["x", "x", "y"], "a policy name of its own")]
-    {
+    for (wrong, said) in [(&["x", "y"][..], "2 policy names for 3 limits"), (&["x", "x", "y"], "its own policy name")] {
         let ran = policies(wrong);
         assert_eq!(ran.code, 2);
         assert!(ran.stderr.contains(said), "{}", ran.stderr);

@@ -48,18 +48,18 @@ domain default, cost 1
 
 applies          mode     limit                            left  full in  answer
 per-user         enforce  1000/min burst 200         200 of 200           allowed
-  every condition is met; it counts user=42; a limit of its own holds
+  all conditions match; it counts user=42; an override applies
   others have 100/min burst 20
   key tallygate:{user=42}:default/per-user:tb
 search           enforce  10/min sliding_window        10 of 10           allowed
-  every condition is met; it counts user=42
+  all conditions match; it counts user=42
   key tallygate:{user=42}:default/search:sw
 per-tenant-next  shadow   5000/min               5,000 of 5,000           allowed
-  every condition is met; it counts tenant=t1
+  all conditions match; it counts tenant=t1
   key tallygate:{tenant=t1}:default/per-tenant-next:tb
 
 does not apply  because
-anonymous       `user` must be absent, and it is `42`
+anonymous       `user` must be absent, but it is `42`
 
 allowed: search binds, 10 of 10 left
 "

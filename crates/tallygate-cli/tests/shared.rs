@@ -41,7 +41,7 @@ fn counters_outlive_the_command() {
     assert_eq!(on(&server, &["counter", "incr-by-float", "visits", "0.5"]).stdout, "-1.5\n");
     let refused = on(&server, &["counter", "incr", "visits"]);
     assert_eq!(refused.code, 2);
-    assert!(refused.stderr.contains("-1.5, which is no integer"), "{}", refused.stderr);
+    assert!(refused.stderr.contains("-1.5, which is not an integer"), "{}", refused.stderr);
     assert_eq!(on(&server, &["counter", "delete", "visits"]).stdout, "-1.5\n");
     assert_eq!(on(&server, &["counter", "get", "visits"]).stdout, "0\n");
 }

@@ -81,7 +81,7 @@ policies:
     for (place, help) in [
         ("3:5: error: a policy has no field `limt`", "  help: did you mean `limit`?"),
         ("6:12: error: `5/fortnight` is not a limit", ""),
-        ("7:11: error: `shadwo` is no mode: did you mean `shadow`?", ""),
+        ("7:11: error: unknown mode `shadwo`: did you mean `shadow`?", ""),
     ] {
         let line = lines.iter().position(|line| line.starts_with(&at(place)));
         let line = line.unwrap_or_else(|| panic!("{place}: {}", refused.stdout));

@@ -1,7 +1,7 @@
-//! The algorithms: one file each, the same verbs in each, and in `tallygate-redis/lua` a twin of the same name.
+//! The algorithms: one file each, with the same methods, and a twin of the same name in `tallygate-redis/lua`.
 //!
-//! They are pure: no clock, no store, no allocation on a decision but for the two that keep lists. The exact arithmetic
-//! and the reasons for it are in `docs/algorithms.md`.
+//! They are pure: no clock, no store, and no allocation per decision, except for the two that keep lists. The exact
+//! arithmetic and the reasons for it are in `docs/algorithms.md`.
 
 use std::fmt;
 use std::str::FromStr;
@@ -18,14 +18,14 @@ use crate::words::nearest;
 macro_rules! algorithms {
     ($then:path) => {
         $then! {
-            token_bucket TokenBucket "tb" { TokenBucket "token_bucket" "Refills evenly; at most the burst at once. GCRA is the same limit in other notation." }
+            token_bucket TokenBucket "tb" { TokenBucket "token_bucket" "Refills evenly and holds at most the burst. GCRA is the same limit in another notation." }
             fixed_window FixedWindow "fw" {
-                FixedWindow "fixed_window" "Counts per window of the wall clock; up to twice the amount around a boundary.",
-                FixedWindowFromFirstCall "fixed_window_from_first_call" "Counts per window that the first call starts; up to twice the amount around a boundary."
+                FixedWindow "fixed_window" "Counts per window of the wall clock. Admits up to twice the amount around a boundary.",
+                FixedWindowFromFirstCall "fixed_window_from_first_call" "Counts per window started by the first call. Admits up to twice the amount around a boundary."
             }
-            sliding_window SlidingWindow "sw" { SlidingWindow "sliding_window" "Counts per sub-window, the oldest whole; never more than the amount in any window." }
-            sliding_counter SlidingCounter "sc" { SlidingCounter "sliding_counter" "Weighs the previous window by what is left of it; an estimate." }
-            sliding_log SlidingLog "sl" { SlidingLog "sliding_log" "Remembers each admitted call; exact." }
+            sliding_window SlidingWindow "sw" { SlidingWindow "sliding_window" "Counts per sub-window, the oldest in full. Never admits more than the amount in any window." }
+            sliding_counter SlidingCounter "sc" { SlidingCounter "sliding_counter" "Weights the previous window by its remaining share; an estimate." }
+            sliding_log SlidingLog "sl" { SlidingLog "sliding_log" "Keeps each admitted call; exact." }
         }
     };
 }
@@ -34,26 +34,26 @@ macro_rules! define {
     ($($module:ident $state:ident $kind:literal { $($variant:ident $name:literal $doc:literal),+ })+) => {
         $(pub(crate) mod $module;)+
 
-        /// How a limit is enforced. What each promises is in `docs/guarantees.md`.
+        /// How a limit is enforced. `docs/guarantees.md` lists what each algorithm promises.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
         #[non_exhaustive]
         pub enum Algorithm { $($(#[doc = $doc] $variant,)+)+ }
 
         impl Algorithm {
-            /// All of them.
+            /// All algorithms.
             pub const ALL: [Self; [$($($name),+),+].len()] = [$($(Self::$variant),+),+];
 
-            /// The name used everywhere: `token_bucket`, `sliding_log`, …
+            /// The name used in files, JSON, metrics and logs: `token_bucket`, `sliding_log`, …
             pub fn name(self) -> &'static str {
                 match self { $($(Self::$variant => $name,)+)+ }
             }
 
-            /// The two letters that end a state's key, so that two algorithms never meet in one key.
+            /// The two letters that end the key of a state, so that two algorithms never share a key.
             pub fn kind(self) -> &'static str {
                 match self { $($(Self::$variant)|+ => $kind,)+ }
             }
 
-            /// Works out the numbers that the algorithm computes with, for an amount above zero.
+            /// Computes the numbers of the algorithm, for an amount above zero.
             pub(crate) fn complete(self, plain: Numbers) -> Result<Numbers, LimitError> {
                 match self { $($(Self::$variant)|+ => $module::$state::complete(plain),)+ }
             }
@@ -85,11 +85,11 @@ impl fmt::Display for Algorithm {
     }
 }
 
-/// There is no algorithm of that name.
+/// The error of an unknown algorithm name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("`{name}` is no algorithm{}: there are {}", did_you_mean(.name), names())]
+#[error("unknown algorithm `{name}`{}: use one of {}", did_you_mean(.name), names())]
 pub struct UnknownAlgorithm {
-    /// What was written.
+    /// The unknown name.
     pub name: String,
 }
 
@@ -108,7 +108,7 @@ fn names() -> String {
 
 fn did_you_mean(name: &str) -> String {
     if name.eq_ignore_ascii_case("gcra") {
-        return " of its own: it is the same limit as `token_bucket`".to_owned();
+        return " (it is the same limit as `token_bucket`)".to_owned();
     }
     let words: Vec<&str> = Algorithm::ALL.map(Algorithm::name).into_iter().chain(["burst"]).collect();
     match nearest(name, &words) {
@@ -117,55 +117,54 @@ fn did_you_mean(name: &str) -> String {
     }
 }
 
-/// What a store remembers for one key. Instants and durations are microseconds.
+/// What a store keeps for one key. Instants and durations are in microseconds.
 ///
-/// Only `charge`, `refund` and `adopt` change a state: a denied check must leave no trace. A clock that stands before
-/// the state's own time is held at that time: nothing is regained until it has caught up.
+/// Only `charge`, `refund` and `adopt` change a state: a denied check must leave no trace. If the clock is behind the
+/// state's own time, that time is used: nothing is regained until the clock has caught up.
 pub(crate) trait State: Sized + Clone {
-    /// Works out the numbers of a limit whose amount is above zero.
+    /// Computes the numbers of a limit whose amount is above zero.
     fn complete(plain: Numbers) -> Result<Numbers, LimitError>;
 
     /// The numbers that the twin reads, in order.
     fn script_numbers(n: &Numbers) -> Vec<u64>;
 
-    /// The promise: for each admitted call, in order of time, the worst span that ends with it.
+    /// The guarantee: for each admitted call, in order of time, the worst span that ends with it.
     fn worst_spans(n: &Numbers, calls: &[Admitted]) -> Vec<Span>;
 
-    /// The state of a key nobody has used.
+    /// The state of an unused key.
     fn fresh(limit: &Limit, now: u64) -> Self;
 
-    /// Whether this state can be read under `limit` at `now`: it was written under the same numbers, and the clock has
-    /// not gone back by more than the limit takes to forget.
+    /// Whether this state can be used under `limit` at `now`: it was written with the same numbers, and the clock has
+    /// not stepped back by more than a full refill.
     fn fits(&self, limit: &Limit, now: u64) -> bool;
 
-    /// Makes a state that does not fit one that does: what was used stays used, as of now.
+    /// Converts a state that does not fit: what was used stays used, as of now.
     fn adopt(&mut self, limit: &Limit, now: u64);
 
-    /// Units that can be had now.
+    /// Units that can be charged now.
     fn free(&self, limit: &Limit, now: u64) -> u64;
 
-    /// Takes `cost`, which must be free.
+    /// Charges `cost`, which must be free.
     fn charge(&mut self, limit: &Limit, now: u64, cost: u64);
 
-    /// Gives back up to `units` of what was charged at `charged_at`; returns how many counted. If none did, nothing
-    /// changes.
+    /// Gives back up to `units` of what was charged at `charged_at`. Returns how many were given back. If none were,
+    /// nothing changes.
     fn refund(&mut self, limit: &Limit, now: u64, charged_at: u64, units: u64) -> u64;
 
-    /// When `cost`, which is not free now, will be.
+    /// When `cost`, which is not free now, will be free.
     fn retry_at(&self, limit: &Limit, now: u64, cost: u64) -> u64;
 
-    /// From when on this state cannot be told from a fresh one.
+    /// From when on this state equals a fresh one.
     fn reset_at(&self, limit: &Limit, now: u64) -> u64;
 
     /// The limit this state was written under.
     fn limit(&self) -> &Limit;
 
-    /// The state as its twin stores it.
+    /// The state as stored by its twin.
     fn encode(&self) -> EncodedState;
 }
 
-/// A state in the form in which a shared store keeps it, to the byte. Each form carries a version, so that an instance that
-/// meets a newer one can say so.
+/// A state exactly as a shared store keeps it. Each form carries a version, so that an instance can detect a newer one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum EncodedState {
@@ -179,7 +178,7 @@ pub enum EncodedState {
 const VERSION: u8 = 1;
 
 impl EncodedState {
-    /// Numbers as little-endian doubles after the version.
+    /// A version followed by little-endian doubles.
     fn doubles(numbers: &[u64]) -> Self {
         let mut packed = vec![VERSION];
         numbers.iter().for_each(|number| packed.extend_from_slice(&double(*number)));

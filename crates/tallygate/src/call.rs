@@ -1,4 +1,4 @@
-//! What a store is asked: a verb, the checks it is about, and what belongs to the call rather than to a check.
+//! What a store is asked: a verb, its checks, and what belongs to the call as a whole.
 
 use std::borrow::Cow;
 use std::future::poll_fn;
@@ -11,25 +11,25 @@ use crate::policy::Mode;
 use crate::store::{Store, StoreError};
 use crate::words::words;
 
-/// One call to a [`Store`], valid by construction: 1 to [`Call::MAX_CHECKS`] checks of distinct states, no cost above the
-/// capacity of its limit, and no limit of zero left to decide. All of it takes effect as of one instant, or none of it.
+/// One call to a [`Store`], valid by construction: 1 to [`Call::MAX_CHECKS`] checks of distinct states, no cost above
+/// the capacity of its limit, and no limit of zero. All of it takes effect as of one instant, or none of it.
 #[derive(Debug, Clone)]
 pub struct Call<'c> {
     verb: Verb,
     checks: Cow<'c, [Check<'c>]>,
-    /// One bit for each check of the question whose limit is zero: these are answered without a store.
+    /// One bit for each check of the question whose limit is zero. These are answered without the store.
     zero: u32,
     denied: bool,
     deadline: Option<Instant>,
 }
 
 words! {
-    /// What a call does with the states of its checks.
+    /// What a call does to the states of its checks.
     #[non_exhaustive]
     pub enum Verb {
-        /// Charges what fits, all or none.
+        /// Charges all checks if all fit, and none otherwise.
         Check = "check",
-        /// Answers as `Check` would, and changes nothing.
+        /// Answers as `Check` would, without charging.
         Peek = "peek",
         /// Gives back what was charged.
         Refund = "refund",
@@ -38,19 +38,19 @@ words! {
     }
 }
 
-/// What a verb may do to the states it is about: all that a store around another store needs to know of it.
+/// What a verb may do to states. A wrapper around a store needs to know nothing else about it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Effect {
-    /// It may charge: repeated, it could charge twice.
+    /// May charge. Repeating it could charge twice.
     Charges,
-    /// It gives back: once begun it must finish, whether or not somebody waits for the answer.
+    /// Gives units back. Once begun it must finish, even if the caller is gone.
     GivesBack,
-    /// It only reads.
+    /// Only reads.
     Reads,
 }
 
 impl Verb {
-    /// What it may do to states.
+    /// What this verb may do to states.
     pub fn effect(self) -> Effect {
         match self {
             Self::Check => Effect::Charges,
@@ -59,59 +59,57 @@ impl Verb {
         }
     }
 
-    /// Whether its answer depends on whether the cost fits the limit.
+    /// Whether the answer depends on whether the cost fits the limit.
     pub(crate) fn decides(self) -> bool {
         self.effect() != Effect::GivesBack
     }
 }
 
-/// What is wrong with a question. No store was asked, and no failure policy may turn this into an answer.
+/// An invalid question. The store was not asked, and `on_error` must not turn this into an answer.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum InvalidCheck {
-    /// More is asked than the limit can ever hold, so waiting does not help.
+    /// The cost is above the capacity of the limit, so waiting does not help.
     #[error(
         "a cost of {cost} can never pass `{policy}`, which holds at most {capacity}: lower the cost or raise the limit"
     )]
     CostAboveCapacity {
         /// The policy.
         policy: String,
-        /// What was asked.
+        /// The cost.
         cost: u64,
-        /// What can be had at one instant.
+        /// The capacity of the limit.
         capacity: u64,
     },
     /// Two checks of one call are about the same state.
-    #[error(
-        "two checks of one call use policy `{policy}` for the same subject: give each limit a policy name of its own"
-    )]
+    #[error("two checks of one call use policy `{policy}` for the same subject: give each limit its own policy name")]
     SameKey {
         /// The policy.
         policy: String,
     },
-    /// There is nothing to decide, or too much.
+    /// The call has no checks, or too many.
     #[error("a call has 1 to {} checks; this one has {count}", Call::MAX_CHECKS)]
     Count {
-        /// How many there are.
+        /// The number of checks.
         count: usize,
     },
 }
 
 impl<'c> Call<'c> {
-    /// The most checks one call may have.
+    /// The maximum number of checks in one call.
     pub const MAX_CHECKS: usize = 32;
 
-    /// A call about these checks, or what is wrong with them.
+    /// Creates a call, or reports what is wrong with the checks.
     #[inline]
     pub fn new(verb: Verb, checks: &'c [Check<'c>]) -> Result<Self, InvalidCheck> {
         Self::of_one(verb, checks).map_or_else(|| Self::validated(verb, checks), Ok)
     }
 
-    /// The common call: one check that a store has to decide, and nothing is wrong with it.
+    /// The common case: one valid check that the store has to decide.
     #[inline(always)]
     pub(crate) fn of_one(verb: Verb, checks: &'c [Check<'c>]) -> Option<Self> {
         match checks {
-            // A cost is at least one, so a limit of zero does not have room for it either.
+            // A cost is at least one, so it does not fit a limit of zero either.
             [check] if check.is_within_capacity() => Some(Self::plain(verb, checks)),
             _ => None,
         }
@@ -133,7 +131,7 @@ impl<'c> Call<'c> {
             let (policy, cost) = (check.key.policy().to_owned(), check.cost.get());
             return Err(InvalidCheck::CostAboveCapacity { policy, cost, capacity: check.limit.capacity() });
         }
-        // Few enough that comparing all pairs costs less than hashing them.
+        // At most 32 checks: comparing all pairs is cheaper than hashing.
         let repeated = |(at, check): &(usize, &Check<'_>)| checks[..*at].iter().any(|other| other.key == check.key);
         if let Some((_, twice)) = checks.iter().enumerate().find(repeated) {
             return Err(InvalidCheck::SameKey { policy: twice.key.policy().to_owned() });
@@ -141,7 +139,7 @@ impl<'c> Call<'c> {
         Ok(Self::of_distinct(verb, checks))
     }
 
-    /// A call about 1 to 32 checks of distinct states, whose costs are within their capacities.
+    /// Creates a call of 1 to 32 checks of distinct states, with costs within their capacities.
     #[inline]
     pub(crate) fn of_distinct(verb: Verb, checks: &'c [Check<'c>]) -> Self {
         if !checks.iter().any(Check::is_zero) || verb == Verb::Reset {
@@ -161,29 +159,29 @@ impl<'c> Call<'c> {
         Self { checks: Cow::Owned(rest), zero, denied: hopeless && verb.decides(), ..call }
     }
 
-    /// The same call, known to be denied: what is charged all the same is what its checks drain.
+    /// The same call, known to be denied. Only checks that drain are still charged.
     #[must_use]
     pub(crate) fn denied(self, denied: bool) -> Self {
         Self { denied: self.denied || denied, ..self }
     }
 
-    /// The same call, which must be answered by then. What is not is given up, and may have been charged.
+    /// The same call with a deadline. A call that is not answered by then is abandoned, and may have been charged.
     #[must_use]
     pub fn by(self, deadline: Option<Instant>) -> Self {
         Self { deadline, ..self }
     }
 
-    /// What it does.
+    /// What the call does.
     pub fn verb(&self) -> Verb {
         self.verb
     }
 
-    /// What a store has to decide. No limit among them is zero; a call whose limits are all zero has none.
+    /// The checks that a store has to decide. None has a limit of zero; if all limits are zero, this is empty.
     pub fn checks(&self) -> &[Check<'c>] {
         &self.checks
     }
 
-    /// When it must be answered; `None` leaves that to the store.
+    /// The instant by which the call must be answered. `None` leaves it to the store.
     pub fn deadline(&self) -> Option<Instant> {
         self.deadline
     }
@@ -193,22 +191,22 @@ impl<'c> Call<'c> {
         self.zero >> place & 1 == 1
     }
 
-    /// How many checks the question has, those of zero included.
+    /// The number of checks in the question, including limits of zero.
     pub(crate) fn count(&self) -> usize {
         self.checks.len() + self.zero.count_ones() as usize
     }
 
-    /// Whether it is known to be denied, whatever the store says of its checks.
+    /// Whether the call is known to be denied, whatever the store answers.
     pub fn is_denied(&self) -> bool {
         self.denied
     }
 
-    /// What becomes of the call, from whether each of its checks fits if taken alone.
+    /// Settles the call, given whether each of its checks fits on its own.
     pub fn settle(&self, fits: impl Fn(usize) -> bool) -> Settlement {
         Settlement::of(self.denied, self.checks.iter().enumerate().map(|(place, check)| (check.mode(), fits(place))))
     }
 
-    /// Asks `store`; what is known without a store is answered without one.
+    /// Asks `store`, unless the answer is known without it.
     pub async fn ask<S: Store>(&self, store: &S) -> Result<Decision, StoreError> {
         match self.zero {
             0 => store.call(self).await,
@@ -217,7 +215,8 @@ impl<'c> Call<'c> {
         }
     }
 
-    /// Asks `store` several independent things at once: what the first poll has begun, the store finishes.
+    /// Asks `store` about several independent calls at once. The store finishes everything that the first poll has
+    /// begun.
     pub(crate) async fn ask_all<S: Store>(calls: &[Self], store: &S) -> Vec<Result<Decision, StoreError>> {
         let mut asks: Vec<_> = calls.iter().map(|call| Box::pin(call.ask(store))).collect();
         let mut answers: Vec<_> = calls.iter().map(|_| None).collect();
@@ -233,7 +232,7 @@ impl<'c> Call<'c> {
         answers.into_iter().flatten().collect()
     }
 
-    /// The same, if `store` can answer at once.
+    /// Like [`ask`](Self::ask), if `store` can answer without waiting.
     #[inline(always)]
     pub fn ask_now<S: Store>(&self, store: &S) -> Option<Result<Decision, StoreError>> {
         match self.zero {
@@ -243,7 +242,7 @@ impl<'c> Call<'c> {
         }
     }
 
-    /// The answer to the whole question. A limit of zero denies whether or not the store can answer for the others.
+    /// The answer to the whole question. A limit of zero denies even if the store cannot answer for the others.
     #[cold]
     fn with_zero(&self, answer: Result<Decision, StoreError>) -> Result<Decision, StoreError> {
         match answer {
@@ -253,7 +252,7 @@ impl<'c> Call<'c> {
     }
 }
 
-/// What becomes of a call once each of its checks was judged alone.
+/// The result of a call after each of its checks was judged on its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Settlement {
     enforced: bool,
@@ -263,16 +262,16 @@ pub struct Settlement {
 /// What a call takes from one of its states.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Taking {
-    /// The cost.
+    /// The full cost.
     Cost,
-    /// What is left of it.
+    /// Whatever is left.
     Rest,
     /// Nothing.
     Nothing,
 }
 
 impl Settlement {
-    /// What becomes of a call, from the mode of each check and whether it fits; `denied` if that is known already.
+    /// Settles a call from the mode of each check and whether it fits. `denied` if the call is known to be denied.
     pub fn of(denied: bool, judged: impl Iterator<Item = (Mode, bool)>) -> Self {
         let (mut enforced, mut quotas, mut quota) = (!denied, false, false);
         for (mode, fits) in judged {
@@ -290,8 +289,9 @@ impl Settlement {
         self.allowed
     }
 
-    /// What is taken from the state of a check that `fits`, or does not. Policies that enforce are charged all or none; quotas
-    /// unless one of those denies; shadows if the call is allowed. What does not fit is drained, if the policy says so.
+    /// What to take from the state of a check, given whether it `fits`. Enforcing policies are charged all or none,
+    /// quotas unless an enforcing policy denies, shadows if the call is allowed. A cost that does not fit is drained if
+    /// the policy says so.
     pub fn taking(self, mode: Mode, drains: bool, fits: bool) -> Taking {
         let may_take = match mode {
             Mode::Enforce => self.allowed || !fits,

@@ -9,50 +9,50 @@ use crate::key::Key;
 use crate::limit::Limit;
 use crate::policy::{Excess, Mode};
 
-/// May `key` have `cost` more units under `limit`?
+/// Asks whether `key` may have `cost` more units under `limit`.
 #[derive(Debug, Clone, Copy)]
 pub struct Check<'a> {
-    /// Whose state it is about.
+    /// Identifies the state.
     pub key: Key<'a>,
-    /// What is allowed.
+    /// The limit.
     pub limit: &'a Limit,
-    /// How much is asked.
+    /// The number of units.
     pub cost: Cost,
     /// When the units of a refund were charged.
     charged_at: Option<Timestamp>,
     mode: Mode,
-    /// What is unusual about it, in one byte that most calls read once.
+    /// Flags of uncommon checks, in one byte, so that the common check is recognised by one comparison.
     unusual: u8,
 }
 
 /// A cost that does not fit takes what is left.
 const DRAINS: u8 = 1;
-/// More was asked than there ever is.
+/// The original cost is above the capacity of the limit.
 const HOPELESS: u8 = 2;
 
 impl<'a> Check<'a> {
-    /// Asks for one unit.
+    /// Creates a check of cost one.
     #[inline]
     pub fn new(key: Key<'a>, limit: &'a Limit) -> Self {
         let (charged_at, mode) = (None, Mode::Enforce);
         Self { key, limit, cost: Cost::ONE, charged_at, mode, unusual: 0 }
     }
 
-    /// Asks for `cost` units instead.
+    /// Sets the cost.
     #[inline]
     #[must_use]
     pub fn cost(self, cost: Cost) -> Self {
         Self { cost, ..self }
     }
 
-    /// What its answer means for the call. Defaults to [`Mode::Enforce`].
+    /// Sets what the answer means for the call. Defaults to [`Mode::Enforce`].
     #[inline]
     #[must_use]
     pub fn with_mode(self, mode: Mode) -> Self {
         Self { mode, ..self }
     }
 
-    /// What a cost does that does not fit. Defaults to [`Excess::Refuse`].
+    /// Sets what happens to a cost that does not fit. Defaults to [`Excess::Refuse`].
     #[inline]
     #[must_use]
     pub fn with_excess(self, excess: Excess) -> Self {
@@ -62,15 +62,15 @@ impl<'a> Check<'a> {
         }
     }
 
-    /// Names the instant at which the units of a refund were charged. Without it, they were charged just now.
+    /// Sets when the units of a refund were charged. Defaults to now.
     #[inline]
     #[must_use]
     pub fn with_charged_at(self, charged_at: Option<Timestamp>) -> Self {
         Self { charged_at, ..self }
     }
 
-    /// The same check with its cost cut to what the limit can hold. If that is less, the check is denied for good, and the
-    /// answer still says what is left.
+    /// Caps the cost at the capacity of the limit. If that lowers the cost, the check is always denied, and its status
+    /// still reports what is left.
     #[inline]
     #[must_use]
     pub fn within_capacity(self) -> Self {
@@ -95,19 +95,19 @@ impl<'a> Check<'a> {
         self.unusual & DRAINS != 0
     }
 
-    /// Whether it is denied for good, because more was asked than the limit can ever hold.
+    /// Whether the check can never be allowed, because the original cost is above the capacity of the limit.
     #[inline]
     pub fn is_hopeless(&self) -> bool {
         self.unusual & HOPELESS != 0
     }
 
-    /// Whether it is charged if it fits, and that is all: it neither drains nor is hopeless.
+    /// Whether no flag is set: it neither drains nor is hopeless.
     #[inline]
     pub fn is_plain(&self) -> bool {
         self.unusual == 0
     }
 
-    /// When the units of a refund were charged, if that is known.
+    /// When the units of a refund were charged, if known.
     pub fn charged_at(&self) -> Option<Timestamp> {
         self.charged_at
     }
@@ -123,37 +123,36 @@ impl<'a> Check<'a> {
     }
 }
 
-/// Proof of a charge: whose it was, how many units, and when. A refund takes one.
+/// Proof of a charge: key, limit, units and instant. A refund takes one.
 #[derive(Debug, Clone, Copy)]
 pub struct Receipt<'a>(Check<'a>);
 
 impl<'a> Receipt<'a> {
-    /// The receipt of what `check` was charged, `units` at `charged_at`. Units whose instant is not known count as charged just
-    /// now.
+    /// Creates the receipt of `units` charged by `check` at `charged_at`. `None` counts as charged just now.
     pub fn new(check: Check<'a>, units: Cost, charged_at: Option<Timestamp>) -> Self {
         Self(check.cost(units).with_charged_at(charged_at))
     }
 
-    /// How many units.
+    /// The number of units charged.
     pub fn units(&self) -> Cost {
         self.0.cost
     }
 
-    /// What a call is asked to give back.
+    /// The check that gives them back.
     pub fn check(&self) -> Check<'a> {
         self.0
     }
 }
 
-/// How many units a call consumes: at least one. Looking without taking is a call of its own, `peek`.
+/// The number of units that a call consumes, at least one. To look without charging, use `peek`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Cost(NonZeroU64);
 
 impl Cost {
-    /// The cost of an ordinary call.
+    /// The cost of an ordinary call: one unit.
     pub const ONE: Self = Self(NonZeroU64::MIN);
 
-    /// A cost of `units`, which must be 1 to 10^9.
+    /// Creates a cost of 1 to 10^9 units.
     pub fn new(units: u64) -> Result<Self, CostError> {
         match NonZeroU64::new(units) {
             None => Err(CostError::Zero),
@@ -162,7 +161,7 @@ impl Cost {
         }
     }
 
-    /// The units.
+    /// The number of units.
     pub const fn get(self) -> u64 {
         self.0.get()
     }
@@ -189,26 +188,26 @@ impl FromStr for Cost {
     }
 }
 
-/// Why a number is no cost.
+/// The error of an invalid cost.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CostError {
     /// Zero units.
     #[error("a cost of 0 takes nothing: use `peek` to look without taking")]
     Zero,
-    /// Fewer than zero.
+    /// A negative number.
     #[error("a cost cannot be negative: use `refund` to give units back")]
     Negative,
-    /// No whole number.
-    #[error("`{text}` is no cost: write a whole number of units, for example 1")]
+    /// Not a whole number.
+    #[error("invalid cost `{text}`: write a whole number of units, for example 1")]
     NotANumber {
         /// What was written.
         text: String,
     },
     /// More than any limit can hold.
-    #[error("a cost of {cost} is above {}, the most any limit can hold", Limit::MAX_AMOUNT)]
+    #[error("a cost of {cost} is too large: the largest is {}", Limit::MAX_AMOUNT)]
     TooLarge {
-        /// What was asked.
+        /// The cost.
         cost: String,
     },
 }

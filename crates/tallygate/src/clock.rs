@@ -1,5 +1,5 @@
-//! Who tells the time, and in what: integer microseconds since 1970.
-#![expect(clippy::disallowed_methods, reason = "this is the one place where time enters")]
+//! The clock, and instants as integer microseconds since 1970.
+#![expect(clippy::disallowed_methods, reason = "the only place that reads the time")]
 
 use std::fmt;
 use std::sync::Arc;
@@ -8,18 +8,18 @@ use std::time::{Duration, SystemTime};
 
 /// An instant: whole microseconds since the Unix epoch.
 ///
-/// Microseconds stay exact in a double until the year 2112 with room for a century of waiting, which is what lets the
-/// Lua twins compute with the same numbers. Nanoseconds would not.
+/// Microseconds stay exact in a double until the year 2112, plus a century of waiting. That lets the Lua twins compute
+/// with the same numbers. Nanoseconds would not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Timestamp(u64);
 
 impl Timestamp {
-    /// The instant `micros` microseconds after the Unix epoch.
+    /// Creates the instant `micros` microseconds after the Unix epoch.
     pub const fn from_micros(micros: u64) -> Self {
         Self(micros)
     }
 
-    /// Microseconds since the Unix epoch.
+    /// Returns the microseconds since the Unix epoch.
     pub const fn as_micros(self) -> u64 {
         self.0
     }
@@ -31,7 +31,7 @@ impl fmt::Display for Timestamp {
     }
 }
 
-/// What a store asks for the time.
+/// The clock of a store.
 #[derive(Debug, Clone)]
 pub struct Clock(Source);
 
@@ -42,18 +42,18 @@ enum Source {
 }
 
 impl Clock {
-    /// The machine's wall clock.
+    /// The wall clock of the machine.
     pub fn system() -> Self {
         Self(Source::System(Arc::new(SystemTicks::start())))
     }
 
-    /// Whether it moves by itself.
+    /// Whether the clock advances on its own. A manual clock does not.
     #[inline]
     pub(crate) fn runs(&self) -> bool {
         matches!(self.0, Source::System(_))
     }
 
-    /// The present instant.
+    /// The current instant.
     #[inline]
     pub fn now(&self) -> Timestamp {
         match &self.0 {
@@ -75,17 +75,17 @@ impl From<ManualClock> for Clock {
     }
 }
 
-/// A clock that stands still until it is told to move. Clones share the same time.
+/// A manual clock for tests: it stands still until moved. Clones share the same time.
 #[derive(Debug, Clone)]
 pub struct ManualClock(Arc<AtomicU64>);
 
 impl ManualClock {
-    /// A clock that stands at `start`.
+    /// Creates a clock that stands at `start`.
     pub fn new(start: Timestamp) -> Self {
         Self(Arc::new(AtomicU64::new(start.0)))
     }
 
-    /// Where the clock stands.
+    /// The current instant.
     pub fn now(&self) -> Timestamp {
         Timestamp(self.0.load(Ordering::SeqCst))
     }
@@ -96,13 +96,13 @@ impl ManualClock {
         self.0.fetch_add(micros, Ordering::SeqCst);
     }
 
-    /// Puts the clock anywhere, also back.
+    /// Sets the clock to any instant, including an earlier one.
     pub fn set(&self, to: Timestamp) {
         self.0.store(to.0, Ordering::SeqCst);
     }
 }
 
-/// The wall clock read through the processor's counter, set right by the system clock once a second.
+/// The wall clock, read through the processor's counter and synchronised with the system clock once a second.
 #[derive(Debug)]
 struct SystemTicks {
     counter: quanta::Clock,
@@ -137,7 +137,7 @@ impl SystemTicks {
         self.counter.delta_as_nanos(self.start, self.counter.raw()) / 1000
     }
 
-    /// Two clocks can be compared only if nothing came between reading the one and the other.
+    /// Two clocks can be compared only if nothing ran between the two readings.
     #[cold]
     fn sync(&self) {
         const AT_ONCE: u64 = 100;
@@ -166,7 +166,7 @@ mod tests {
     #[test]
     fn the_system_clock_is_the_wall_clock() {
         let clock = Clock::system();
-        // Long enough for it to be set right twice.
+        // Long enough for two synchronisations.
         for _ in 0..7 {
             let (before, now, after) = (wall_micros(), clock.now().as_micros(), wall_micros());
             assert!(now + 1000 >= before && now <= after + 1000, "{before} {now} {after}");

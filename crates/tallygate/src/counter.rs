@@ -1,4 +1,4 @@
-//! Atomic counters: numbers that many add to at once.
+//! Atomic counters.
 
 use std::fmt;
 use std::sync::Arc;
@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::store::{Counters, StoreError};
 
-/// One named number in a store. Absent means 0.
+/// A named number in a store. A counter that does not exist reads as 0.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -30,61 +30,61 @@ pub struct Counter<S> {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct CounterName(String);
 
-/// What to do with a counter.
+/// An operation on a counter.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum CounterOp {
-    /// Add a whole number.
+    /// Adds a whole number.
     Add {
-        /// How much; may be negative.
+        /// The number to add; may be negative.
         delta: i64,
-        /// How long the counter lives, if this call creates it.
+        /// The TTL of the counter, if this call creates it.
         ttl: Option<Duration>,
     },
-    /// Add a number with a fraction.
+    /// Adds a floating-point number.
     AddFloat {
-        /// How much; may be negative, must be finite.
+        /// The number to add; may be negative, must be finite.
         delta: f64,
-        /// How long the counter lives, if this call creates it.
+        /// The TTL of the counter, if this call creates it.
         ttl: Option<Duration>,
     },
-    /// Read it.
+    /// Reads the counter.
     Get,
-    /// Forget it; answers what it was.
+    /// Deletes the counter and returns its last value.
     Delete,
 }
 
-/// What a counter holds.
+/// The value of a counter.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum CounterValue {
     /// A whole number.
     Integer(i64),
-    /// A number with a fraction, or one beyond the whole numbers.
+    /// A number with a fraction, or beyond the range of `i64`.
     Float(f64),
 }
 
-/// Why a counter did not do what was asked. In every case it holds what it held before.
+/// The error of a counter operation. The counter is unchanged in every case.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CounterError {
     /// The name is empty or too long.
     #[error("a counter's name has 1 to 1024 bytes; this one has {0}")]
     Name(usize),
-    /// The time to live is zero or beyond a hundred years.
-    #[error("a counter cannot live for {0:?}: use 1 ms to 100 years")]
+    /// The TTL is zero or longer than a hundred years.
+    #[error("invalid TTL of {0:?} for a counter: use 1 ms to 100 years")]
     Ttl(Duration),
     /// The sum would leave the range of 64-bit integers, or of floating-point numbers.
     #[error("adding {delta} to {value} would overflow; the counter is unchanged")]
     Overflow {
-        /// What it holds.
+        /// The current value.
         value: String,
-        /// What was to be added.
+        /// The number to add.
         delta: String,
     },
-    /// A whole number was to be added to this, which is none.
-    #[error("the counter holds {0}, which is no integer; add to it with incr_by_float, or delete it")]
+    /// A whole number cannot be added to a value with a fraction.
+    #[error("the counter holds {0}, which is not an integer: use incr_by_float, or delete the counter")]
     NotAnInteger(String),
-    /// What is kept under the counter's name is not a number at all, but this.
-    #[error("the counter holds `{0}`, which is no number; delete it")]
+    /// The key of the counter holds something that is not a number.
+    #[error("the counter holds `{0}`, which is not a number: delete the counter")]
     NotANumber(String),
     /// The number to add is infinite or not a number.
     #[error("{0} cannot be added to a counter: it must be finite")]
@@ -95,13 +95,13 @@ pub enum CounterError {
 }
 
 impl<S: Counters> Counter<S> {
-    /// The counter called `name`.
+    /// Creates a handle to the counter called `name`.
     pub fn new(store: Arc<S>, name: impl Into<String>) -> Result<Self, CounterError> {
         Ok(Self { store, name: CounterName::new(name)?, ttl: None })
     }
 
-    /// Sets how long the counter lives from the call that creates it; later calls do not prolong it. Without this it
-    /// lives until it is deleted.
+    /// Sets the TTL, counted from the call that creates the counter; later calls do not extend it. Without a TTL, the
+    /// counter lives until it is deleted.
     pub fn expires_after(mut self, ttl: Duration) -> Result<Self, CounterError> {
         let range = Duration::from_millis(1)..=Duration::from_secs(100 * 365 * 86_400);
         if !range.contains(&ttl) {
@@ -111,12 +111,12 @@ impl<S: Counters> Counter<S> {
         Ok(self)
     }
 
-    /// Adds one; answers the sum.
+    /// Adds one and returns the sum.
     pub async fn incr(&self) -> Result<i64, CounterError> {
         self.incr_by(1).await
     }
 
-    /// Adds `delta`; answers the sum.
+    /// Adds `delta` and returns the sum.
     pub async fn incr_by(&self, delta: i64) -> Result<i64, CounterError> {
         match self.store.count(&self.name, CounterOp::Add { delta, ttl: self.ttl }).await? {
             CounterValue::Integer(sum) => Ok(sum),
@@ -124,12 +124,12 @@ impl<S: Counters> Counter<S> {
         }
     }
 
-    /// Takes one off; answers the sum.
+    /// Subtracts one and returns the difference.
     pub async fn decr(&self) -> Result<i64, CounterError> {
         self.incr_by(-1).await
     }
 
-    /// Takes `delta` off; answers the sum.
+    /// Subtracts `delta` and returns the difference.
     pub async fn decr_by(&self, delta: i64) -> Result<i64, CounterError> {
         let Some(negated) = delta.checked_neg() else {
             let delta = delta.unsigned_abs().to_string();
@@ -138,7 +138,7 @@ impl<S: Counters> Counter<S> {
         self.incr_by(negated).await
     }
 
-    /// Adds `delta`, which may have a fraction; answers the sum.
+    /// Adds `delta`, which may have a fraction, and returns the sum.
     pub async fn incr_by_float(&self, delta: f64) -> Result<f64, CounterError> {
         if !delta.is_finite() {
             return Err(CounterError::NotFinite(delta));
@@ -146,19 +146,19 @@ impl<S: Counters> Counter<S> {
         Ok(self.store.count(&self.name, CounterOp::AddFloat { delta, ttl: self.ttl }).await?.as_f64())
     }
 
-    /// What it holds; 0 if it does not exist.
+    /// Returns the value; 0 if the counter does not exist.
     pub async fn get(&self) -> Result<CounterValue, CounterError> {
         self.store.count(&self.name, CounterOp::Get).await
     }
 
-    /// Forgets it; answers what it held.
+    /// Deletes the counter and returns its last value.
     pub async fn delete(&self) -> Result<CounterValue, CounterError> {
         self.store.count(&self.name, CounterOp::Delete).await
     }
 }
 
 impl CounterName {
-    /// Checks the length.
+    /// Checks the length and creates the name.
     pub fn new(name: impl Into<String>) -> Result<Self, CounterError> {
         let name = name.into();
         match name.len() {
@@ -174,7 +174,7 @@ impl CounterName {
 }
 
 impl CounterValue {
-    /// As a floating-point number.
+    /// The value as a floating-point number.
     #[expect(clippy::cast_precision_loss, reason = "a float sum is computed in doubles in both stores")]
     pub fn as_f64(self) -> f64 {
         match self {
@@ -183,7 +183,7 @@ impl CounterValue {
         }
     }
 
-    /// The sum, or why there is none.
+    /// Returns the sum.
     pub(crate) fn add(self, delta: i64) -> Result<Self, CounterError> {
         match self {
             Self::Integer(value) => value
@@ -194,7 +194,7 @@ impl CounterValue {
         }
     }
 
-    /// The sum, or why there is none.
+    /// Returns the sum.
     pub(crate) fn add_float(self, delta: f64) -> Result<Self, CounterError> {
         let sum = self.as_f64() + delta;
         if !sum.is_finite() {
@@ -203,7 +203,7 @@ impl CounterValue {
         Ok(Self::from_f64(sum))
     }
 
-    /// What a shared store keeps as text.
+    /// Parses the text form kept by a shared store.
     #[doc(hidden)]
     pub fn from_text(text: &str) -> Result<Self, CounterError> {
         if let Ok(value) = text.parse() {
@@ -215,7 +215,7 @@ impl CounterValue {
         }
     }
 
-    /// A whole number as such, if 17 digits write it: what the shared store keeps as text follows the same rule.
+    /// A whole number of at most 17 digits is an integer. The text kept by the shared store follows the same rule.
     #[doc(hidden)]
     #[expect(clippy::cast_possible_truncation, reason = "below 10^17 every whole double is an i64")]
     pub fn from_f64(value: f64) -> Self {

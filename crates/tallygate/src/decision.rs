@@ -1,4 +1,4 @@
-//! The answer: what each check got, and what that means for the call.
+//! The answer to a call and to each of its checks.
 
 use std::cmp::Ordering;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use crate::words::words;
 
 /// The answer to one check.
 ///
-/// Small, because it is copied on its way out: no amount is above 10^9, and durations are microseconds.
+/// Kept small because it is copied often: amounts are at most 10^9, durations are in microseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Status {
     retry_after: u64,
@@ -24,21 +24,21 @@ pub struct Status {
     allowed: bool,
 }
 
-/// The `retry_after` of a check that no wait will satisfy.
+/// The `retry_after` of a check that waiting does not help.
 const NEVER: u64 = u64::MAX;
 
 impl Status {
-    /// Whether this check, taken alone, is satisfied.
+    /// Whether this check fits on its own.
     pub fn allowed(&self) -> bool {
         self.allowed
     }
 
-    /// The most that can be had at one instant.
+    /// The capacity of the limit.
     pub fn limit(&self) -> u64 {
         u64::from(self.limit)
     }
 
-    /// Units that can still be had at this instant, after the call was charged if it was.
+    /// Units left at this instant, after the call was charged (if it was).
     pub fn remaining(&self) -> u64 {
         u64::from(self.remaining)
     }
@@ -48,18 +48,18 @@ impl Status {
         u64::from(self.units)
     }
 
-    /// How long to wait until the same check would be satisfied: exact, if nobody else takes units meanwhile. Zero if
-    /// it is satisfied now; `None` if waiting does not help.
+    /// How long to wait until the same check would fit: exact, if no one else takes units in the meantime. Zero if it
+    /// fits now; `None` if waiting does not help.
     pub fn retry_after(&self) -> Option<Duration> {
         (self.retry_after != NEVER).then(|| Duration::from_micros(self.retry_after))
     }
 
-    /// How long until nothing that was used counts any more.
+    /// How long until the limit is completely unused again.
     pub fn reset_after(&self) -> Duration {
         Duration::from_micros(self.reset_after)
     }
 
-    /// A status as a store computed it; durations in microseconds.
+    /// A status as computed by a store. Durations are in microseconds.
     #[doc(hidden)]
     #[inline(always)]
     pub fn from_parts(limit: &Limit, allowed: bool, remaining: u64, retry_after: u64, reset_after: u64) -> Self {
@@ -67,7 +67,7 @@ impl Status {
         Self { retry_after, reset_after, limit, remaining, units: 0, allowed }
     }
 
-    /// A status as the embedded store computed it: none of its numbers is above the capacity, which is at most 10^9.
+    /// A status as computed by the embedded store. No number is above the capacity, which is at most 10^9.
     #[inline(always)]
     #[expect(clippy::cast_possible_truncation, reason = "at most 10^9")]
     pub(crate) fn computed(limit: &Limit, allowed: bool, remaining: u64, units: u64, waits: (u64, u64)) -> Self {
@@ -75,7 +75,7 @@ impl Status {
         Self { retry_after: waits.0, reset_after: waits.1, limit, remaining, units, allowed }
     }
 
-    /// The same, of a call that moved `moved` units.
+    /// The same status, for a call that moved `moved` units.
     #[doc(hidden)]
     #[inline(always)]
     #[must_use]
@@ -83,8 +83,8 @@ impl Status {
         Self { units: units(moved), ..self }
     }
 
-    /// The status of a check that was charged and then given back. Until when the rest counts is not known better than before,
-    /// unless there is none.
+    /// The status of a check that was charged and then given back. `reset_after` stays an upper bound, unless nothing
+    /// is used any more.
     #[doc(hidden)]
     #[must_use]
     pub fn with_refund(self, given: u64) -> Self {
@@ -93,32 +93,32 @@ impl Status {
         Self { remaining, reset_after, units: units(self.units().saturating_sub(given)), ..self }
     }
 
-    /// What a refund of `given` units answers: it never denies.
+    /// The answer to a refund of `given` units. A refund is never denied.
     #[doc(hidden)]
     #[must_use]
     pub fn into_refund(self, given: u64) -> Self {
         Self { allowed: true, retry_after: 0, ..self }.with_units(given)
     }
 
-    /// The same numbers, denied for good.
+    /// The same numbers, denied, and waiting does not help.
     #[doc(hidden)]
     #[must_use]
     pub fn into_never(self) -> Self {
         Self { allowed: false, retry_after: NEVER, ..self }
     }
 
-    /// Nothing limits it.
+    /// The status where no limit applies.
     pub(crate) fn unlimited() -> Self {
         Self { retry_after: 0, reset_after: 0, limit: u32::MAX, remaining: u32::MAX, units: 0, allowed: true }
     }
 
-    /// Allowed, and nothing is known to be used.
+    /// Allowed, with the whole capacity left.
     #[doc(hidden)]
     pub fn untouched(limit: &Limit) -> Self {
         Self::from_parts(limit, true, limit.capacity(), 0, 0)
     }
 
-    /// Which of two binds more: the denied one with the longer wait, or else the one with less left.
+    /// Orders statuses by how tight they are: denied ones first, by wait; then by what is left.
     pub(crate) fn tightness(&self, other: &Self) -> Ordering {
         let by_outcome = other.allowed.cmp(&self.allowed);
         let by_wait = self.retry_after.cmp(&other.retry_after);
@@ -126,7 +126,7 @@ impl Status {
         by_outcome.then(by_wait).then(by_rest).then(self.reset_after.cmp(&other.reset_after))
     }
 
-    /// Denied, and no wait will change that.
+    /// Denied, and waiting does not help.
     pub(crate) fn never(limit: &Limit) -> Self {
         Self::from_parts(limit, false, 0, NEVER, 0)
     }
@@ -145,24 +145,24 @@ words! {
     pub enum Source {
         /// The store decided.
         Store = "store",
-        /// A limit of zero: nobody had to be asked.
+        /// The limit is zero. The store was not asked.
         ZeroLimit = "zero_limit",
-        /// The store is full, and the key it does not know shares a state with others or is denied.
+        /// The store is full. A new key shares a state with others, or is denied.
         Overflow = "overflow",
-        /// The store could not answer, and the policy allows what it cannot decide.
+        /// The store could not answer, and the policy allows such calls (fail open).
         OnErrorAllow = "on_error_allow",
-        /// The store could not answer, and the policy denies what it cannot decide.
+        /// The store could not answer, and the policy denies such calls (fail closed).
         OnErrorDeny = "on_error_deny",
-        /// The store could not answer, and this process decided by itself.
+        /// The store could not answer, and this process decided with its local store.
         OnErrorLocal = "on_error_local",
-        /// More is asked than the limit can ever hold: nobody had to be asked.
+        /// The cost is above the capacity of the limit: waiting does not help.
         TooCostly = "too_costly",
-        /// Nothing limits it.
+        /// No limit applies.
         Unlimited = "unlimited",
     }
 }
 
-/// The answer to a call of one or several checks.
+/// The answer to a call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Decision {
     answers: Answers,
@@ -172,37 +172,37 @@ pub struct Decision {
     split: bool,
 }
 
-/// One status, or several elsewhere: a decision is copied on its way out, and nearly all are about one check.
+/// Nearly all decisions have one status; it is stored inline because decisions are copied.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Answers {
     One([Status; 1]),
     Many(Arc<(Vec<Status>, Vec<Failure>)>),
 }
 
-/// The place of a check, and why the store could not answer for it though it answered for the call.
+/// The position of a check, and the error of the store for this check alone.
 type Failure = (usize, StoreError);
 
 impl Decision {
-    /// The answer to a call, from the statuses of its checks in order, of which there is at least one.
+    /// Creates a decision from the statuses of its checks, in order. There is at least one.
     #[inline(always)]
     pub fn new(allowed: bool, statuses: Vec<Status>, source: Source, decided_at: Timestamp) -> Self {
         let answers = Answers::Many(Arc::new((statuses, Vec::new())));
         Self { answers, decided_at, source, allowed, split: false }
     }
 
-    /// The answer to a call of one check.
+    /// Creates the decision of a call with one check.
     #[inline(always)]
     pub fn of_one(status: Status, source: Source, decided_at: Timestamp) -> Self {
         Self { answers: Answers::One([status]), decided_at, source, allowed: status.allowed, split: false }
     }
 
-    /// What a store need not be asked for.
+    /// The answer to a call with nothing to ask.
     pub(crate) fn of_nothing() -> Self {
         Self::new(true, Vec::new(), Source::ZeroLimit, Timestamp::from_micros(0))
     }
 
-    /// The answer of a store to `call`, and the answers to what the question has of limits of zero: nothing can be had of them,
-    /// and nothing given back.
+    /// Combines the store's answer to `call` with the answers for its limits of zero, from which nothing can be charged
+    /// and to which nothing can be given back.
     pub(crate) fn with_zero(answer: Result<Self, StoreError>, call: &Call<'_>) -> Self {
         let (answered, error) = answer.map_or_else(|error| (None, Some(error)), |decision| (Some(decision), None));
         let allowed = !call.verb().decides();
@@ -228,7 +228,7 @@ impl Decision {
         Self { split, ..decision }.with_failures(failures)
     }
 
-    /// Marks checks that the store could not answer for.
+    /// Sets the errors of checks that the store could not answer for.
     #[doc(hidden)]
     #[must_use]
     pub fn with_failures(mut self, failures: Vec<Failure>) -> Self {
@@ -238,28 +238,28 @@ impl Decision {
         self
     }
 
-    /// The same statuses, with another outcome.
+    /// The same statuses with another outcome.
     #[doc(hidden)]
     #[must_use]
     pub fn with_allowed(self, allowed: bool) -> Self {
         Self { allowed, ..self }
     }
 
-    /// Marks that the checks were charged apart, and given back on denial.
+    /// Marks that the checks were charged separately, and given back on denial.
     #[must_use]
     pub fn into_split(self) -> Self {
         Self { split: true, ..self }
     }
 
-    /// Whether the call may proceed. If not, nothing was charged but what its checks drain, or in a [`split`](Self::split)
-    /// decision all of it was given back.
+    /// Whether the call may proceed. If not, nothing was charged except what its checks drain; in a
+    /// [`split`](Self::split) decision everything was given back.
     #[inline]
     pub fn allowed(&self) -> bool {
         self.allowed
     }
 
-    /// Why the store could not answer for the check at `place`, if it could not. It can happen only to a check whose answer
-    /// does not decide the call.
+    /// Why the store could not answer for the check at `place`, if it could not. Only a check that does not decide the
+    /// call can fail this way.
     #[inline]
     pub fn failure(&self, place: usize) -> Option<&StoreError> {
         match &self.answers {
@@ -268,7 +268,7 @@ impl Decision {
         }
     }
 
-    /// Receipts for what was charged. `checks` are those of the call, in order.
+    /// Returns receipts for what was charged. `checks` are those of the call, in order.
     pub fn receipts<'c>(&self, checks: &[Check<'c>]) -> Vec<Receipt<'c>> {
         let charged = checks.iter().zip(self.statuses()).filter_map(|(check, status)| {
             Some(Receipt::new(*check, Cost::new(status.units()).ok()?, Some(self.decided_at)))
@@ -285,13 +285,13 @@ impl Decision {
         }
     }
 
-    /// Which check binds: the denied one with the longest wait, or else the one with least left.
+    /// The position of the binding check: the denied one with the longest wait, or else the one with the least left.
     pub fn binding_index(&self) -> usize {
         let indexed = self.statuses().iter().enumerate();
         indexed.max_by(|(_, a), (_, b)| a.tightness(b)).map_or(0, |(index, _)| index)
     }
 
-    /// The status of the check that binds.
+    /// The status of the binding check.
     pub fn binding(&self) -> &Status {
         &self.statuses()[self.binding_index()]
     }
@@ -301,13 +301,12 @@ impl Decision {
         self.source
     }
 
-    /// The instant, on the store's clock, as of which it was decided. A refund names it. It means nothing if
-    /// no store had to be asked.
+    /// When the decision was made, on the store's clock. Meaningless if the store was not asked.
     pub fn decided_at(&self) -> Timestamp {
         self.decided_at
     }
 
-    /// Whether the checks had to be charged one after the other because they live in different slots of a cluster.
+    /// Whether the checks were charged one after the other because they are in different slots of a cluster.
     pub fn split(&self) -> bool {
         self.split
     }

@@ -1,6 +1,6 @@
-//! What is known of a request, in Envoy's shape: ordered key/value entries.
+//! What is known about a request, in Envoy's form: ordered key/value entries.
 
-/// What is known of a request: entries in order, such as `user=42`, `path=/v1/items`.
+/// What is known about a request: ordered entries such as `user=42`, `path=/v1/items`.
 ///
 /// ```
 /// let descriptor = tallygate::Descriptor::new().with("user", "42").with("plan", "pro");
@@ -12,12 +12,12 @@ pub struct Descriptor {
 }
 
 impl Descriptor {
-    /// Nothing is known.
+    /// Creates an empty descriptor.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// One entry more.
+    /// Adds an entry at the end.
     #[must_use]
     pub fn with(mut self, key: impl Into<String>, value: impl Into<String>) -> Self {
         self.push(key, value);
@@ -29,7 +29,7 @@ impl Descriptor {
         self.entries.push((key.into(), value.into()));
     }
 
-    /// The value of the first entry of this key.
+    /// The value of the first entry with this key.
     pub fn get(&self, key: &str) -> Option<&str> {
         self.entries.iter().find(|(own, _)| own == key).map(|(_, value)| value.as_str())
     }

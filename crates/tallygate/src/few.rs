@@ -1,18 +1,18 @@
-//! A list that is mostly of one.
+//! A list optimised for exactly one element.
 
 use std::ops::{Deref, DerefMut};
 
-/// One without allocation, or several.
+/// One element without allocation, or any number.
 #[derive(Debug, Clone)]
 pub enum Few<T> {
-    /// A single one.
+    /// Exactly one element.
     One([T; 1]),
-    /// Any number.
+    /// Any number of elements.
     Many(Vec<T>),
 }
 
 impl<T> Few<T> {
-    /// Each made into something else.
+    /// Maps each element.
     #[inline]
     pub fn map<U>(self, mut change: impl FnMut(T) -> U) -> Few<U> {
         match self {
@@ -21,7 +21,7 @@ impl<T> Few<T> {
         }
     }
 
-    /// Something made of each.
+    /// Maps a reference to each element.
     #[inline]
     pub fn map_ref<'t, U>(&'t self, mut change: impl FnMut(&'t T) -> U) -> Few<U> {
         match self {

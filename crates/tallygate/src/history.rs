@@ -1,8 +1,8 @@
-//! The promise held against what happened: checks the recorded answers for one key.
+//! Verifies recorded answers for one key against the guarantees.
 //!
-//! [`bound`] asks the least: was more admitted than the limit allows, in any span? It needs only instants, costs and
-//! outcomes, so it judges other people's limiters too. [`replay`] asks everything: is each answer, to the microsecond
-//! and the unit, what the algorithm says?
+//! [`bound`] asks the minimum: was more admitted than the limit allows, in any span? It needs only instants, costs and
+//! outcomes, so it can also judge other limiters. [`replay`] asks everything: is each answer exactly what the algorithm
+//! says, to the microsecond and the unit?
 //!
 //! ```
 //! use std::time::Duration;
@@ -35,31 +35,31 @@ pub(crate) use bound::{Admitted, any_window, estimate, one_window, refill};
 pub use bound::{Bound, Rule, Span, bound};
 pub use replay::{Mismatch, SERVER_STEP_BACK, replay};
 
-/// What one call was answered. What a limiter does not tell is `None`, and is then not judged.
+/// The answer to one call. Fields that a limiter does not report are `None` and are not judged.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Record {
-    /// The instant, on the clock that decided, as of which it was decided.
+    /// When the decision was made, on the clock that made it.
     pub decided_at: Timestamp,
-    /// The units asked for.
+    /// The units requested.
     pub cost: u64,
-    /// Whether they were given.
+    /// Whether the call was allowed.
     pub allowed: bool,
     /// Units left at that instant.
     pub remaining: Option<u64>,
-    /// How long the caller was told to wait.
+    /// The reported wait.
     pub retry_after: Option<Duration>,
-    /// How long until nothing used would count any more.
+    /// The reported time until the limit is completely unused again.
     pub reset_after: Option<Duration>,
 }
 
 impl Record {
-    /// The answer to a call of a single check. (Of several checks, one that is satisfied is still not charged if another
-    /// is denied: such an answer is no record of its key.)
+    /// Records the answer to a call with a single check. With several checks, one that fits is not charged if another
+    /// is denied, so such an answer does not describe its key.
     pub fn new(cost: Cost, decision: &Decision) -> Self {
         Self::of(cost, decision, decision.binding())
     }
 
-    /// What a call says of one of its checks.
+    /// Records the answer to one check of a call.
     pub fn of(cost: Cost, decision: &Decision, status: &Status) -> Self {
         Self {
             decided_at: decision.decided_at(),
@@ -71,7 +71,7 @@ impl Record {
         }
     }
 
-    /// The answer of a limiter that says no more than yes or no.
+    /// Records the answer of a limiter that reports only allowed or denied.
     pub fn bare(decided_at: Timestamp, cost: u64, allowed: bool) -> Self {
         Self { decided_at, cost, allowed, remaining: None, retry_after: None, reset_after: None }
     }

@@ -1,51 +1,51 @@
-//! The identity of one state: a policy's name and a subject. The only code that turns the two into bytes.
+//! The identity of one state: a policy name and a subject. The only code that encodes the two as bytes.
 
 use std::fmt::Write as _;
 
 use sha2::{Digest, Sha256};
 
-/// Which state a check is about: the policy it belongs to and the subject it counts.
+/// Identifies one state: the policy it belongs to and the subject it counts.
 ///
-/// A key borrows its parts, so asking a question allocates nothing.
+/// A key borrows its parts, so a check allocates nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Key<'a> {
     policy: &'a str,
     subject: &'a [u8],
 }
 
-/// Why a policy name or a subject cannot be a key.
+/// The error of an invalid policy name or subject.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum KeyError {
-    /// The policy has no name.
+    /// The policy name is empty.
     #[error("the policy name is empty: name the policy, for example `login`")]
     EmptyPolicy,
     /// The policy name is too long.
     #[error("the policy name has {bytes} bytes; at most {} are allowed", Key::MAX_POLICY)]
     LongPolicy {
-        /// Its length.
+        /// The length in bytes.
         bytes: usize,
     },
     /// The subject is empty.
-    #[error("the subject is empty: give callers without an identity a subject of their own, for example `anonymous`")]
+    #[error("the subject is empty: give anonymous callers a common subject, for example `anonymous`")]
     EmptySubject,
     /// The subject is too long.
     #[error("the subject has {bytes} bytes; at most {} are allowed: hash it first", Key::MAX_SUBJECT)]
     LongSubject {
-        /// Its length.
+        /// The length in bytes.
         bytes: usize,
     },
 }
 
 impl<'a> Key<'a> {
-    /// The longest policy name, in bytes.
+    /// The maximum length of a policy name, in bytes.
     pub const MAX_POLICY: usize = 128;
-    /// The longest subject, in bytes.
+    /// The maximum length of a subject, in bytes.
     pub const MAX_SUBJECT: usize = 1024;
-    /// A part whose escaped form is longer than this is written as a digest.
+    /// A part whose escaped form is longer than this is replaced by a digest.
     const MAX_WRITTEN: usize = 128;
 
-    /// The key of `subject` under the policy named `policy`. Any bytes may be in either.
+    /// Creates the key of `subject` under the policy `policy`. Both may contain any bytes.
     pub fn new(policy: &'a str, subject: &'a (impl AsRef<[u8]> + ?Sized)) -> Result<Self, KeyError> {
         let subject = subject.as_ref();
         match (policy.len(), subject.len()) {
@@ -57,20 +57,20 @@ impl<'a> Key<'a> {
         }
     }
 
-    /// The policy's name.
+    /// The policy name.
     pub fn policy(&self) -> &'a str {
         self.policy
     }
 
-    /// Whom or what the policy counts.
+    /// The subject: whom or what the policy counts.
     pub fn subject(&self) -> &'a [u8] {
         self.subject
     }
 
-    /// `prefix:{subject}:policy:kind`, the name of the state in a shared store.
+    /// Encodes the key as `prefix:{subject}:policy:kind`, its name in a shared store.
     ///
-    /// The subject alone is the hash tag, so all states of one subject share a slot of a cluster. Everything that
-    /// could move the slot or end a part is escaped, so no two keys are written alike.
+    /// Only the subject is the hash tag, so all states of one subject share a slot of a cluster. Everything that could
+    /// change the slot or end a part is escaped, so different keys never have the same name.
     pub fn encode(&self, prefix: &str, kind: &str) -> String {
         let mut written = String::with_capacity(prefix.len() + self.subject.len() + self.policy.len() + kind.len() + 8);
         written.push_str(prefix);
@@ -84,14 +84,14 @@ impl<'a> Key<'a> {
     }
 }
 
-/// The policy, as it is written there, and the kind of an encoded key, for those who list a store; `None` if the text is not such a key.
+/// The encoded policy name and the kind of an encoded key, for listing a store. `None` if the text is not such a key.
 pub fn decode_policy<'k>(encoded: &'k str, prefix: &str) -> Option<(&'k str, &'k str)> {
     let rest = encoded.strip_prefix(prefix)?.strip_prefix(":{")?;
     let (_, rest) = rest.split_once("}:")?;
     rest.rsplit_once(':')
 }
 
-/// Appends `part` with all but plain characters escaped as `%XX`, or `#` and a digest if that grows too long.
+/// Appends `part` with all but plain characters escaped as `%XX`, or `#` and a digest if the result is too long.
 fn push_part(written: &mut String, part: &[u8]) {
     let start = written.len();
     for &byte in part {
@@ -107,7 +107,7 @@ fn push_part(written: &mut String, part: &[u8]) {
     }
 }
 
-/// What stands for a text that is too long: `#` and so many bytes of its digest.
+/// Replaces a text that is too long: `#` and the first `bytes` bytes of its digest.
 pub(crate) fn digest(text: &[u8], bytes: usize) -> String {
     let mut written = String::from("#");
     for byte in &Sha256::digest(text)[..bytes] {

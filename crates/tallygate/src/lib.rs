@@ -1,8 +1,8 @@
 //! Rate limits, quotas and atomic counters, correct under any concurrency.
 //!
-//! A [`Limit`] says how much per how long; a [`Key`] says whose; a [`Limiter`] answers with a [`Decision`]. The states
-//! live in a [`Store`]: the embedded [`MemoryStore`] of this crate, or Redis and Valkey through `tallygate-redis`, with
-//! the same meaning to the unit.
+//! A [`Limit`] says how much is allowed per window, a [`Key`] says for whom, and a [`Limiter`] answers with a
+//! [`Decision`]. State is kept in a [`Store`]: the embedded [`MemoryStore`] of this crate, or Redis and Valkey through
+//! `tallygate-redis`. Both give the same answers, to the unit.
 //!
 //! ```
 //! use tallygate::{Check, Key, Limit, Limiter, MemoryStore};

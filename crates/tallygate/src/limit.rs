@@ -1,4 +1,4 @@
-//! How much per how long, and by which algorithm: all a store needs to decide.
+//! The limit: an amount, a window and an algorithm. All a store needs to decide.
 
 mod numbers;
 mod text;
@@ -27,7 +27,7 @@ pub use numbers::Numbers;
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Limit(Arc<Numbers>);
 
-/// A limit being described; [`build`](LimitBuilder::build) checks it.
+/// Builds a [`Limit`]; [`build`](LimitBuilder::build) validates it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[must_use = "call `.build()`"]
 pub struct LimitBuilder {
@@ -37,118 +37,118 @@ pub struct LimitBuilder {
     algorithm: Option<Algorithm>,
 }
 
-/// Why there is no such limit.
+/// The error of an invalid limit.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum LimitError {
     /// The text does not follow the grammar.
-    #[error("`{text}` is not a limit: {problem}\n  {text}\n  {:>width$}", '^', width = *at + 1)]
+    #[error("invalid limit `{text}`: {problem}\n  {text}\n  {:>width$}", '^', width = *at + 1)]
     Syntax {
-        /// What was written.
+        /// The invalid text.
         text: String,
-        /// The character at fault, counted from 0.
+        /// The position of the error, in characters from 0.
         at: usize,
-        /// What is wrong there and what would be right.
+        /// What is wrong, and how to write it.
         problem: String,
     },
-    /// The amount or the burst is beyond what is computed exactly.
-    #[error("{what} {value} is too large; the largest is {}", Limit::MAX_AMOUNT)]
+    /// The amount or the burst is above [`Limit::MAX_AMOUNT`].
+    #[error("the {what} {value} is too large: the largest is {}", Limit::MAX_AMOUNT)]
     TooLarge {
         /// `amount` or `burst`.
         what: &'static str,
-        /// What was asked.
+        /// The number.
         value: u64,
     },
-    /// The window is not between a millisecond and a year, in whole milliseconds.
-    #[error("a window of {window:?} does not work: use whole milliseconds, from 1 ms to 365 days")]
+    /// The window is not a whole number of milliseconds between 1 ms and 365 days.
+    #[error("invalid window of {window:?}: use whole milliseconds, from 1 ms to 365 days")]
     Window {
-        /// What was asked.
+        /// The window.
         window: Duration,
     },
     /// Only a token bucket can hold more than it gains in one window.
-    #[error("`burst` has no meaning for {algorithm}: leave it out, or use token_bucket")]
+    #[error("`burst` cannot be used with {algorithm}: remove it, or use token_bucket")]
     BurstOnWindow {
-        /// The algorithm that was asked for.
+        /// The algorithm.
         algorithm: Algorithm,
     },
     /// A bucket that never refills, or holds nothing, cannot have a burst.
-    #[error("burst {burst} with an amount of {amount} has no meaning: both must be at least 1")]
+    #[error("a burst of {burst} cannot be combined with an amount of {amount}: both must be at least 1")]
     EmptyBurst {
-        /// The burst asked for.
+        /// The burst.
         burst: u64,
-        /// The amount asked for.
+        /// The amount.
         amount: u64,
     },
-    /// An empty bucket would take longer than a century to fill.
-    #[error("a burst of {burst} would take more than 100 years to refill; the largest that works is {largest}")]
+    /// An empty bucket would take more than a century to refill.
+    #[error("a burst of {burst} would take more than 100 years to refill: the largest possible burst is {largest}")]
     SlowBurst {
-        /// The burst asked for.
+        /// The burst.
         burst: u64,
-        /// The largest burst at this rate.
+        /// The largest possible burst at this rate.
         largest: u64,
     },
 }
 
 impl Limit {
-    /// The largest amount and the largest burst.
+    /// The maximum of an amount and of a burst.
     pub const MAX_AMOUNT: u64 = 1_000_000_000;
 
-    /// `amount` units per `window`.
+    /// Starts a limit of `amount` units per `window`.
     pub fn builder(amount: u64, window: Duration) -> LimitBuilder {
         LimitBuilder { amount, window, burst: None, algorithm: None }
     }
 
-    /// `amount` units per second.
+    /// Starts a limit of `amount` units per second.
     pub fn per_second(amount: u64) -> LimitBuilder {
         Self::builder(amount, Duration::from_secs(1))
     }
 
-    /// `amount` units per minute.
+    /// Starts a limit of `amount` units per minute.
     pub fn per_minute(amount: u64) -> LimitBuilder {
         Self::builder(amount, Duration::from_secs(60))
     }
 
-    /// `amount` units per hour.
+    /// Starts a limit of `amount` units per hour.
     pub fn per_hour(amount: u64) -> LimitBuilder {
         Self::builder(amount, Duration::from_secs(3600))
     }
 
-    /// `amount` units per day of 24 hours.
+    /// Starts a limit of `amount` units per day of 24 hours.
     pub fn per_day(amount: u64) -> LimitBuilder {
         Self::builder(amount, Duration::from_secs(86_400))
     }
 
-    /// Units gained per window.
+    /// The units per window.
     pub fn amount(&self) -> u64 {
         self.0.amount
     }
 
-    /// How long the amount is for.
+    /// The window.
     pub fn window(&self) -> Duration {
         Duration::from_micros(self.0.window)
     }
 
-    /// The most that can be had at one instant: the burst of a token bucket, the amount of every other algorithm.
+    /// The most that can be charged at one instant: the burst of a token bucket, the amount of any other algorithm.
     pub fn capacity(&self) -> u64 {
         self.0.capacity
     }
 
-    /// How the amount is enforced.
+    /// The algorithm that enforces the limit.
     pub fn algorithm(&self) -> Algorithm {
         self.0.algorithm
     }
 
-    /// The step of time this limit is computed in: a microsecond unless the numbers are too large for it.
+    /// The resolution of time for this limit: a microsecond, unless its numbers are too large for that.
     pub fn tick(&self) -> Duration {
         Duration::from_micros(self.0.tick)
     }
 
-    /// The longest time until nothing that was used counts any more.
+    /// The longest time until a used limit is completely unused again.
     pub fn full_after(&self) -> Duration {
         Duration::from_micros(self.0.full)
     }
 
-    /// The numbers the algorithms compute with. Not part of the stable interface: for stores only.
+    /// The numbers that the algorithms compute with. Not part of the stable interface; for stores only.
     #[doc(hidden)]
     pub fn numbers(&self) -> &Numbers {
         &self.0
@@ -160,24 +160,24 @@ impl Limit {
 }
 
 impl LimitBuilder {
-    /// How much a token bucket can hold. Without it, the amount.
+    /// Sets how much a token bucket can hold. Defaults to the amount.
     pub fn burst(mut self, burst: u64) -> Self {
         self.burst = Some(burst);
         self
     }
 
-    /// How the limit is enforced. Without it, as a token bucket.
+    /// Sets the algorithm. Defaults to the token bucket.
     pub fn algorithm(mut self, algorithm: Algorithm) -> Self {
         self.algorithm = Some(algorithm);
         self
     }
 
-    /// The algorithm asked for so far.
+    /// The algorithm, if one was set.
     pub fn chosen_algorithm(&self) -> Option<Algorithm> {
         self.algorithm
     }
 
-    /// Checks the description and works out the numbers of the algorithm.
+    /// Validates the limit and computes the numbers of its algorithm.
     pub fn build(self) -> Result<Limit, LimitError> {
         let algorithm = self.algorithm.unwrap_or_default();
         for (what, value) in [("amount", self.amount), ("burst", self.burst.unwrap_or(0))] {

@@ -1,4 +1,4 @@
-//! The front door: questions are checked, a store decides, the answer is folded. Read this first.
+//! The front door: validates a question, asks the store and returns its decision. Read this first.
 
 mod wait;
 
@@ -11,7 +11,7 @@ use crate::store::{MemoryStore, Store, StoreError};
 
 pub use wait::NotReady;
 
-/// Decides whether calls may proceed, over a [`Store`] that keeps the states. Cheap to clone.
+/// Decides whether calls may proceed. The state is kept in a [`Store`]. Cheap to clone.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -34,11 +34,11 @@ pub struct Limiter<S = MemoryStore> {
     store: Arc<S>,
 }
 
-/// Why a call got no answer.
+/// The error of a call that got no answer.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CheckError {
-    /// The question itself is wrong. No store was asked, and no failure policy may turn this into an answer.
+    /// The question is invalid. The store was not asked, and `on_error` must not turn this into an answer.
     #[error(transparent)]
     Invalid(#[from] InvalidCheck),
     /// The store could not answer.
@@ -47,42 +47,42 @@ pub enum CheckError {
 }
 
 impl<S: Store> Limiter<S> {
-    /// A limiter over `store`.
+    /// Creates a limiter over `store`.
     pub fn new(store: S) -> Self {
         Self::over(Arc::new(store))
     }
 
-    /// A limiter over a store that others use too.
+    /// Creates a limiter over a shared store.
     pub fn over(store: Arc<S>) -> Self {
         Self { store }
     }
 
-    /// The store behind it.
+    /// Returns the store.
     pub fn store(&self) -> &Arc<S> {
         &self.store
     }
 
-    /// Charges one check if it fits.
+    /// Charges the check if it fits.
     pub async fn check(&self, check: Check<'_>) -> Result<Decision, CheckError> {
         self.call(Verb::Check, &[check]).await
     }
 
-    /// Charges all checks if all of them fit, and none otherwise, as of one instant. (Checks of different subjects in a
-    /// cluster are charged apart; the decision then says that it was [`split`](Decision::split).)
+    /// Charges all checks if all of them fit, and none otherwise, as of one instant. In a cluster, checks of different
+    /// subjects are charged separately; the decision is then marked as [`split`](Decision::split).
     pub async fn check_all(&self, checks: &[Check<'_>]) -> Result<Decision, CheckError> {
         self.call(Verb::Check, checks).await
     }
 
-    /// What [`check_all`](Self::check_all) would answer, but nothing is charged: `remaining` is what there is now.
+    /// Answers as [`check_all`](Self::check_all) would, without charging. `remaining` is what is left now.
     pub async fn peek(&self, checks: &[Check<'_>]) -> Result<Decision, CheckError> {
         self.call(Verb::Peek, checks).await
     }
 
-    /// Gives back what was charged, and answers how many units counted.
+    /// Gives back what was charged. Returns how many units were given back.
     ///
-    /// The receipt is that of the decision that charged it: see [`Decision::receipts`]. A window or a log gives back nothing
-    /// that has stopped counting since, and a token bucket nothing that was regained since. A refund never creates a state
-    /// and never lifts one above its capacity; each unit given back can be used once more.
+    /// Take the receipt from the decision that charged: see [`Decision::receipts`]. Units that no longer count (an
+    /// expired window or log entry) or that a token bucket has regained in the meantime are not given back. A refund
+    /// never creates a state and never raises one above its capacity. Each unit given back can be used once more.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -91,7 +91,7 @@ impl<S: Store> Limiter<S> {
     /// # let limit: Limit = "3/min".parse()?;
     /// let checks = [Check::new(Key::new("mail", "alice")?, &limit)];
     /// let decision = limiter.check_all(&checks).await?;
-    /// // It could not be delivered.
+    /// // The mail could not be delivered.
     /// for receipt in decision.receipts(&checks) {
     ///     assert_eq!(limiter.refund(receipt).await?, 1);
     /// }
@@ -101,7 +101,7 @@ impl<S: Store> Limiter<S> {
         Ok(self.call(Verb::Refund, &[receipt.check()]).await?.binding().units())
     }
 
-    /// Forgets the state of a check, as if it had never been used; answers whether there was one.
+    /// Drops the state of a check, as if it had never been used. Returns whether there was one.
     pub async fn reset(&self, check: Check<'_>) -> Result<bool, CheckError> {
         Ok(self.call(Verb::Reset, &[check]).await?.binding().units() > 0)
     }
@@ -115,9 +115,9 @@ impl<S: Store> Limiter<S> {
 }
 
 impl Limiter<MemoryStore> {
-    /// [`check`](Self::check) without a future: the embedded store never waits.
+    /// Like [`check`](Self::check), but synchronous: the embedded store never waits.
     pub fn check_now(&self, check: Check<'_>) -> Result<Decision, InvalidCheck> {
-        // What `Call` and the store would find out of a plain check, without laying out a call.
+        // Same answer as through a `Call`, without building one.
         if check.is_within_capacity() && check.is_plain() {
             return Ok(self.store.charge_one(&check));
         }

@@ -1,4 +1,4 @@
-//! A named rule: how much, how strictly, and what to answer when the store cannot.
+//! A named rule: its limit, its mode, and what to answer when the store cannot.
 
 mod ask;
 mod evaluation;
@@ -23,9 +23,9 @@ pub use stores::Stores;
 pub use subject::Subject;
 pub use verdict::{Outcome, Ruling, Verdict};
 
-/// A named rule: which limit holds, whether it refuses, and what to answer when the store cannot.
+/// A named rule: its limit, whether it refuses, and what to answer when the store cannot.
 ///
-/// Which calls it is about is not in here: that is for the [`Matcher`] of its [`Domain`].
+/// It does not say which calls it applies to: that is up to the [`Matcher`] of its [`Domain`].
 ///
 /// ```
 /// use tallygate::{Mode, Policy};
@@ -47,23 +47,23 @@ pub struct Policy {
     metadata: Option<String>,
 }
 
-/// Why a policy cannot be.
+/// The error of an invalid policy.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PolicyError {
-    /// It has no name.
+    /// The name is empty.
     #[error("a policy needs a name, for example `per-user`")]
     NoName,
-    /// It belongs nowhere.
+    /// The domain is empty.
     #[error("a policy needs a domain, for example `api`")]
     NoDomain,
 }
 
-/// How many percent of a limit are used when it counts as nearly reached, unless a policy says otherwise.
+/// The default percentage of a limit at which it counts as nearly reached.
 const NEAR: u8 = 80;
 
 impl Policy {
-    /// A policy that enforces `limit`, or never refuses if there is none.
+    /// Creates a policy that enforces `limit`. Without a limit it never refuses.
     pub fn new(name: impl Into<String>, domain: impl Into<String>, limit: Option<Limit>) -> Result<Self, PolicyError> {
         let (name, domain) = (name.into(), domain.into());
         if name.is_empty() {
@@ -77,62 +77,62 @@ impl Policy {
         Ok(Self { name, domain, key_name, limit, mode, on_error, excess, near: NEAR, metadata: None })
     }
 
-    /// Whether it refuses. [`Mode::Enforce`] unless said.
+    /// Sets whether it refuses. Defaults to [`Mode::Enforce`].
     #[must_use]
     pub fn with_mode(mut self, mode: Mode) -> Self {
         self.mode = mode;
         self
     }
 
-    /// What to answer when the store cannot. [`OnError::Local`] unless said.
+    /// Sets what to answer when the store cannot. Defaults to [`OnError::Local`].
     #[must_use]
     pub fn with_on_error(mut self, on_error: OnError) -> Self {
         self.on_error = on_error;
         self
     }
 
-    /// What a cost does that is more than what is left. [`Excess::Refuse`] unless said.
+    /// Sets what happens to a cost that exceeds what is left. Defaults to [`Excess::Refuse`].
     #[must_use]
     pub fn with_excess(mut self, excess: Excess) -> Self {
         self.excess = excess;
         self
     }
 
-    /// From how many percent on it counts as nearly reached. 80 unless said.
+    /// Sets the percentage of use above which it counts as nearly reached. Defaults to 80.
     #[must_use]
     pub fn with_near(mut self, percent: u8) -> Self {
         self.near = percent.min(100);
         self
     }
 
-    /// JSON text that is handed to those who ask by Envoy's protocol.
+    /// Sets the JSON text that is returned to callers of Envoy's protocol.
     #[must_use]
     pub fn with_metadata(mut self, json: Option<String>) -> Self {
         self.metadata = json;
         self
     }
 
-    /// Its name within the domain.
+    /// The name within the domain.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The domain it belongs to.
+    /// The domain.
     pub fn domain(&self) -> &str {
         &self.domain
     }
 
-    /// The name under which its states are kept: `domain/name`, or a digest of it if that is long.
+    /// The name of its states in a store: `domain/name`, or a digest if that is too long.
     pub fn key_name(&self) -> &str {
         &self.key_name
     }
 
-    /// Its limit; `None` never refuses.
+    /// The limit; without one it never refuses.
     pub fn limit(&self) -> Option<&Limit> {
         self.limit.as_ref()
     }
 
-    /// The limit that holds for a caller: its own, if it has one, or else the policy's.
+    /// The limit that applies to a caller: its override if there is one, or else the policy's.
     fn limit_or<'l>(&'l self, own: Option<&'l Option<Limit>>) -> Option<&'l Limit> {
         own.unwrap_or(&self.limit).as_ref()
     }
@@ -142,28 +142,28 @@ impl Policy {
         self.mode
     }
 
-    /// What it answers when the store cannot.
+    /// What to answer when the store cannot.
     pub fn on_error(&self) -> OnError {
         self.on_error
     }
 
-    /// What a cost does that is more than what is left.
+    /// What happens to a cost that exceeds what is left.
     pub fn excess(&self) -> Excess {
         self.excess
     }
 
-    /// From how many percent on it counts as nearly reached.
+    /// The percentage of use above which it counts as nearly reached.
     pub fn near(&self) -> u8 {
         self.near
     }
 
-    /// JSON text for those who ask by Envoy's protocol.
+    /// The JSON text for callers of Envoy's protocol.
     pub fn metadata(&self) -> Option<&str> {
         self.metadata.as_deref()
     }
 }
 
-/// A `/` in a domain is written twice, so that no two pairs meet in one name.
+/// A `/` in a domain is doubled, so that no two policies share a name.
 fn key_name(domain: &str, name: &str) -> String {
     let written = format!("{}/{name}", domain.replace('/', "//"));
     if written.len() <= Key::MAX_POLICY { written } else { digest(written.as_bytes(), 16) }
@@ -173,10 +173,10 @@ words! {
     /// Whether a policy refuses.
     #[derive(Default)]
     pub enum Mode, "mode" {
-        /// A call that does not fit is denied.
+        /// Denies calls that do not fit.
         #[default]
         Enforce = "enforce",
-        /// Evaluated and reported; never refuses, never keeps another policy from being charged.
+        /// Evaluated and reported, but never refuses and never affects other policies.
         Shadow = "shadow",
         /// One of several quotas: a call is denied only if all of them are used up.
         Quota = "quota",
@@ -187,24 +187,24 @@ words! {
     /// What to answer when the store cannot.
     #[derive(Default)]
     pub enum OnError, "on_error" {
-        /// The call may proceed.
+        /// Allow the call (fail open).
         Allow = "allow",
-        /// The call may not.
+        /// Deny the call (fail closed).
         Deny = "deny",
-        /// This process decides by itself, with states of its own, until the store is back.
+        /// Decide with a local store in this process until the store is back.
         #[default]
         Local = "local",
     }
 }
 
 words! {
-    /// What a cost does that is more than what is left.
+    /// What happens to a cost that exceeds what is left.
     #[derive(Default)]
     pub enum Excess, "excess" {
-        /// The call is denied and charged nothing.
+        /// The call is denied, and nothing is charged.
         #[default]
         Refuse = "refuse",
-        /// The call is denied and takes what is left: for costs that are told after the fact.
+        /// The call is denied, and what is left is charged: for costs that are known only afterwards.
         Drain = "drain",
     }
 }
@@ -218,10 +218,10 @@ mod tests {
         for mode in Mode::ALL {
             assert_eq!(mode.name().parse::<Mode>().unwrap(), *mode);
         }
-        assert_eq!("shadwo".parse::<Mode>().unwrap_err().to_string(), "`shadwo` is no mode: did you mean `shadow`?");
+        assert_eq!("shadwo".parse::<Mode>().unwrap_err().to_string(), "unknown mode `shadwo`: did you mean `shadow`?");
         assert_eq!(
             "perhaps".parse::<OnError>().unwrap_err().to_string(),
-            "`perhaps` is no on_error: use one of allow, deny, local"
+            "unknown on_error `perhaps`: use one of allow, deny, local"
         );
     }
 

@@ -1,4 +1,4 @@
-//! The seam between the front door and the engine that keeps the states.
+//! The interface between the limiter and the engine that keeps the states.
 
 mod memory;
 
@@ -10,14 +10,14 @@ use crate::counter::{CounterError, CounterName, CounterOp, CounterValue};
 use crate::decision::Decision;
 pub use memory::{MemoryStore, MemoryStoreBuilder, Overflow};
 
-/// Keeps states and answers calls about them, each atomically: all of it or none, as of one instant. A store around another
-/// store is written once for all verbs.
+/// Keeps states and answers calls about them. Each call is atomic: it takes effect as a whole or not at all, as of one
+/// instant. A wrapper around a store needs one implementation for all verbs.
 pub trait Store: Send + Sync {
-    /// Answers a call. A future that is dropped before it is ready leaves nothing charged that was denied, and nothing half
-    /// done.
+    /// Answers a call. A future that is dropped before it is ready leaves nothing charged that was denied, and nothing
+    /// half done.
     fn call(&self, call: &Call<'_>) -> impl Future<Output = Result<Decision, StoreError>> + Send;
 
-    /// The same answer, if the store need not wait for it; `None` has done nothing.
+    /// The same answer, if the store can give it without waiting. `None` means that nothing was done.
     fn call_now(&self, call: &Call<'_>) -> Option<Result<Decision, StoreError>> {
         let _ = call;
         None
@@ -26,7 +26,7 @@ pub trait Store: Send + Sync {
 
 /// Keeps counters.
 pub trait Counters: Send + Sync {
-    /// Does one thing to a counter; answers its value, or for `Delete` the value it had.
+    /// Performs one operation on a counter. Returns its value, or for `Delete` the value it had.
     fn count(
         &self,
         name: &CounterName,
@@ -55,48 +55,48 @@ impl<S: Counters> Counters for Arc<S> {
     }
 }
 
-/// Why a store could not answer. A denial is never an error: it is a value.
+/// The error of a store that could not answer. A denial is never an error: it is a value.
 ///
-/// The variants say what the caller may conclude about the charge, because that decides whether asking again is safe.
+/// The variants differ in whether the call may have been charged, which decides whether it is safe to ask again.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum StoreError {
-    /// The store was not reached, or it refused before running anything. Nothing was charged; asking again is safe.
+    /// The store is unreachable, or refused before running anything. Nothing was charged; it is safe to ask again.
     #[error("the store is unavailable: {reason}")]
     Unavailable {
-        /// What happened, in words an operator can act on.
+        /// What happened.
         reason: String,
     },
-    /// The question was sent and the answer never came. It may have been charged: asking again could charge twice.
+    /// The call was sent and got no answer. It may have been charged: asking again could charge twice.
     #[error("the store did not answer ({reason}); the call may have been charged and was not repeated")]
     Ambiguous {
-        /// What happened, in words an operator can act on.
+        /// What happened.
         reason: String,
     },
-    /// Too many questions are under way already; this one was not sent. Nothing was charged.
-    #[error("{in_flight} calls to the store are under way already; this one was not sent")]
+    /// Too many calls are in flight; this one was not sent. Nothing was charged.
+    #[error("{in_flight} calls to the store are already in flight; this one was not sent")]
     Overloaded {
-        /// The bound that was met.
+        /// The maximum number of calls in flight.
         in_flight: usize,
     },
-    /// The store answered and will go on answering so until someone changes its settings: a wrong password, a missing
-    /// ACL rule, a full memory. Nothing was charged, unless rights were cut while a script of several checks ran.
+    /// The store refuses such calls until its configuration changes: a wrong password, a missing ACL rule, memory
+    /// exhausted. Nothing was charged, unless permissions were revoked while a script of several checks ran.
     #[error("the store refused: {reason}; {remedy}")]
     Refused {
-        /// What the store said.
+        /// The reply of the store.
         reason: String,
         /// What to change.
         remedy: String,
     },
-    /// A state was written by a newer version of Tallygate, in a form this one cannot read. It was left as it is; nothing was
-    /// charged.
+    /// A state was written by a newer version of Tallygate, in a format that this version cannot read. The state is
+    /// unchanged, and nothing was charged.
     #[error("the store holds a state of a newer version of tallygate: {reason}; upgrade this instance")]
     NewerFormat {
         /// What was found.
         reason: String,
     },
-    /// The store holds or answers something Tallygate did not write, or stopped half way. Whether the call was charged is
-    /// unknown.
+    /// The store holds or answered something that Tallygate did not write, or stopped half way. Whether the call was
+    /// charged is unknown.
     #[error("the store holds something tallygate did not write: {reason}")]
     Corrupt {
         /// What was found.
@@ -105,10 +105,10 @@ pub enum StoreError {
 }
 
 impl StoreError {
-    /// All words that [`kind`](Self::kind) answers.
+    /// All values of [`kind`](Self::kind).
     pub const KINDS: &[&str] = &["unavailable", "ambiguous", "overloaded", "refused", "newer_format", "corrupt"];
 
-    /// What kind of error it is: the word used in metrics and logs.
+    /// The kind of the error, as a word for metrics and logs.
     pub fn kind(&self) -> &'static str {
         match self {
             Self::Unavailable { .. } => "unavailable",

@@ -1,4 +1,4 @@
-//! The lock of the memory store, replaced under `--cfg tallygate_shuttle` by one whose every interleaving is tried.
+//! The lock of the memory store. Under `--cfg tallygate_shuttle`, shuttle's lock, to test interleavings.
 
 #[cfg(not(tallygate_shuttle))]
 pub(crate) use parking_lot::{Mutex, MutexGuard};
@@ -6,7 +6,7 @@ pub(crate) use parking_lot::{Mutex, MutexGuard};
 #[cfg(tallygate_shuttle)]
 pub(crate) use shuttle::sync::MutexGuard;
 
-/// Shuttle's lock with the manners of the real one, which knows no poison.
+/// Shuttle's lock with the interface of the real one, which has no poisoning.
 #[cfg(tallygate_shuttle)]
 #[derive(Debug)]
 pub(crate) struct Mutex<T>(shuttle::sync::Mutex<T>);

@@ -1,9 +1,9 @@
-//! Closed sets of words; mistyped ones, and what was probably meant.
+//! Closed sets of words, and suggestions for misspelled ones.
 
 use std::fmt;
 
-/// Defines a closed set of words: the enum, all of it, the word of each, and, with what such a word is called, how one is
-/// read. For the crates of Tallygate.
+/// Defines a closed set of words: the enum, a list of all variants, the word of each, and, given the name of the set,
+/// parsing. For the crates of Tallygate.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! words {
@@ -13,7 +13,7 @@ macro_rules! words {
         $vis enum $name { $($(#[$of_word])* $variant,)+ }
 
         impl $name {
-            /// All of them.
+            /// All variants.
             $vis const ALL: &[Self] = &[$(Self::$variant),+];
 
             /// The word used in files, JSON, metrics and logs.
@@ -44,7 +44,7 @@ macro_rules! words {
 
 pub(crate) use words;
 
-/// How many letters must be changed, added or dropped to get from one word to the other: for "did you mean".
+/// The number of letters to change, add or drop to turn one word into the other; for "did you mean".
 #[doc(hidden)]
 pub fn edit_distance(from: &str, to: &str) -> usize {
     let mut row: Vec<usize> = (0..=to.len()).collect();
@@ -60,14 +60,14 @@ pub fn edit_distance(from: &str, to: &str) -> usize {
     row[to.len()]
 }
 
-/// The known word that was probably meant, if one is close enough.
+/// The known word that is closest to `text`, if one is close enough.
 #[doc(hidden)]
 pub fn nearest<'w>(text: &str, known: &[&'w str]) -> Option<&'w str> {
     let near = known.iter().copied().min_by_key(|word| edit_distance(text, word))?;
     (edit_distance(text, near) <= (near.len() / 2).min(3)).then_some(near)
 }
 
-/// A word that is not one of those there are.
+/// The error of a word that is not in the set.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UnknownWord {
     what: &'static str,
@@ -84,7 +84,7 @@ impl UnknownWord {
 
 impl fmt::Display for UnknownWord {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "`{}` is no {}: ", self.text.escape_debug(), self.what)?;
+        write!(f, "unknown {} `{}`: ", self.what, self.text.escape_debug())?;
         match nearest(&self.text, &self.known) {
             Some(near) => write!(f, "did you mean `{near}`?"),
             None => write!(f, "use one of {}", self.known.join(", ")),

@@ -1,4 +1,4 @@
-//! Calls that are dropped: the embedded store does all of a call at its first poll, or nothing.
+//! Dropped calls: the embedded store makes a call at the first poll, or not at all.
 
 use std::sync::Arc;
 
@@ -6,7 +6,7 @@ use tallygate::{MemoryStore, Verb};
 use tallygate_testkit::cancellation::{Matrix, Scene, Stored, policies, refund_of_verdict, ways};
 
 #[test]
-fn a_dropped_call_is_made_wholly_or_not_at_all() {
+fn a_dropped_call_is_made_completely_or_not_at_all() {
     let scenes = Scene::generate(1, 200);
     let set = policies(&scenes);
     for (way, run) in ways() {
@@ -19,7 +19,7 @@ fn a_dropped_call_is_made_wholly_or_not_at_all() {
 }
 
 #[test]
-fn a_dropped_refund_of_a_verdict_is_made_wholly_or_not_at_all() {
+fn a_dropped_refund_of_a_verdict_is_made_completely_or_not_at_all() {
     let scenes = Scene::generate(2, 200);
     let set = policies(&scenes);
     let store = Arc::new(MemoryStore::new());

@@ -1,4 +1,4 @@
-//! Never more keys than it was told to hold, and nobody's limit reset to make room.
+//! The store never holds more keys than its capacity, and never resets a limit to make room.
 
 use std::time::Duration;
 
@@ -29,7 +29,7 @@ fn each_limit() -> impl Iterator<Item = Limit> {
     Algorithm::ALL.into_iter().map(|algorithm| Limit::per_hour(1).algorithm(algorithm).build().unwrap())
 }
 
-/// What holds for either way to overflow, with `shared` states beside the others.
+/// What holds for either kind of overflow, with `shared` additional states.
 fn stays_bounded(overflow: Overflow, shared: usize, limit: &Limit) {
     let (limiter, clock) = full_of_live_keys(overflow, limit);
     let mut allowed = 0;
@@ -63,7 +63,7 @@ fn full_of_live_keys_new_ones_share() {
     each_limit().for_each(|limit| stays_bounded(Overflow::Shared(SHARED), SHARED, &limit));
 }
 
-/// Shared states expire and are swept like all others; the count of the keys beside them must survive that.
+/// Shared states expire and are removed like all others; the number of other keys must stay right.
 #[test]
 fn the_store_fills_and_empties_again_and_again() {
     for limit in each_limit() {
@@ -82,9 +82,9 @@ fn the_store_fills_and_empties_again_and_again() {
     }
 }
 
-/// Found when written: the second of two new keys could be refused for the first, which was charged all the same.
+/// The second of two new keys could be refused because of the first, which was still charged.
 #[tokio::test]
-async fn the_last_rooms_are_given_to_all_checks_of_a_call_or_to_none() {
+async fn the_last_free_slots_go_to_all_checks_of_a_call_or_to_none() {
     let limit: Limit = "5/h".parse().unwrap();
     for overflow in [Overflow::Deny, Overflow::Shared(SHARED)] {
         for taken in 0..6 {
@@ -109,7 +109,7 @@ async fn the_last_rooms_are_given_to_all_checks_of_a_call_or_to_none() {
     }
 }
 
-/// Two new keys of one call may meet in one shared state: it must hold for both of them.
+/// Two new keys of one call may share a state: it must hold for both of them.
 #[tokio::test]
 async fn checks_of_a_call_that_share_a_state_are_charged_all_or_none() {
     let limit: Limit = "5/h".parse().unwrap();
@@ -123,7 +123,7 @@ async fn checks_of_a_call_that_share_a_state_are_charged_all_or_none() {
 }
 
 #[test]
-fn what_has_expired_is_swept_by_traffic_on_other_keys() {
+fn expired_keys_are_swept_by_traffic_on_other_keys() {
     for limit in each_limit() {
         let clock = ManualClock::new(START);
         let limiter = Limiter::new(MemoryStore::builder().clock(clock.clone()).build());
@@ -140,7 +140,7 @@ fn what_has_expired_is_swept_by_traffic_on_other_keys() {
     }
 }
 
-/// Found when written: only keys of the new key's own algorithm were swept, so others held their place for ever.
+/// Only keys of the new key's own algorithm were removed, so others took up room for ever.
 #[tokio::test]
 async fn expired_keys_of_any_kind_make_room() {
     for old in each_limit() {

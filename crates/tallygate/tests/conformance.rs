@@ -1,4 +1,4 @@
-//! The properties that every store has, with and without sweeping.
+//! The properties of every store, with and without sweeping.
 
 use tallygate::{Algorithm, ManualClock, MemoryStore};
 use tallygate_testkit::conformance::{self, MemoryRig};
@@ -20,7 +20,7 @@ async fn every_property_holds_without_sweeping() {
     }
 }
 
-/// Forgetting is invisible: over any trace in which time goes on.
+/// Dropping expired states is invisible, over any trace in which time moves forward.
 #[tokio::test]
 async fn swept_and_unswept_are_twins() {
     for (seed, algorithm) in (7..).zip(Algorithm::ALL) {
@@ -35,7 +35,7 @@ async fn swept_and_unswept_are_twins() {
     }
 }
 
-/// Two stores that hash differently and keep different clocks, which also step back: nothing but the calls counts.
+/// Two stores with different hashes and different clocks, which also step back: only the calls matter.
 #[tokio::test]
 async fn two_stores_are_twins_when_time_steps_back() {
     for (seed, algorithm) in (70..).zip(Algorithm::ALL) {

@@ -1,4 +1,4 @@
-//! Counters: what they add up to, what they refuse, and when they end.
+//! Counters: sums, errors, TTLs.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,7 +13,7 @@ fn store() -> (Arc<MemoryStore>, ManualClock) {
 }
 
 #[tokio::test]
-async fn they_count_up_and_down_and_are_forgotten() {
+async fn counters_count_up_and_down_and_can_be_deleted() {
     let (store, _) = store();
     let counter = Counter::new(Arc::clone(&store), "n").unwrap();
     assert_eq!(counter.get().await.unwrap(), CounterValue::Integer(0));
@@ -29,7 +29,7 @@ async fn they_count_up_and_down_and_are_forgotten() {
 }
 
 #[tokio::test]
-async fn they_refuse_to_overflow_and_stay_as_they_are() {
+async fn counters_refuse_to_overflow_and_stay_unchanged() {
     let (store, _) = store();
     let counter = Counter::new(store, "n").unwrap();
     counter.incr_by(i64::MAX).await.unwrap();
@@ -61,7 +61,7 @@ async fn fractions_are_kept_and_whole_sums_are_whole_again() {
 }
 
 #[tokio::test]
-async fn the_first_call_sets_the_end_and_no_later_one_moves_it() {
+async fn the_first_call_sets_the_ttl_and_no_later_one_extends_it() {
     let (store, clock) = store();
     let second = Duration::from_secs(1);
     let counter = Counter::new(Arc::clone(&store), "n").unwrap().expires_after(second).unwrap();
@@ -76,7 +76,7 @@ async fn the_first_call_sets_the_end_and_no_later_one_moves_it() {
     assert_eq!(counter.incr().await.unwrap(), 2);
     clock.advance(second);
     assert_eq!(counter.incr().await.unwrap(), 1);
-    // Made without an end, it has none, whoever adds to it.
+    // A counter created without a TTL never gets one.
     let endless = Counter::new(Arc::clone(&store), "endless").unwrap();
     endless.incr().await.unwrap();
     Counter::new(store, "endless").unwrap().expires_after(second).unwrap().incr().await.unwrap();
@@ -85,7 +85,7 @@ async fn the_first_call_sets_the_end_and_no_later_one_moves_it() {
 }
 
 #[tokio::test]
-async fn they_count_as_keys_of_the_store_and_expired_ones_make_room() {
+async fn counters_count_as_keys_of_the_store_and_expired_ones_make_room() {
     let clock = ManualClock::new(START);
     let store = Arc::new(MemoryStore::builder().capacity(50).clock(clock.clone()).build());
     let named = |name: String| Counter::new(Arc::clone(&store), name).unwrap();
@@ -94,7 +94,7 @@ async fn they_count_as_keys_of_the_store_and_expired_ones_make_room() {
     }
     let refused = named("new".to_owned()).incr().await;
     assert!(matches!(refused, Err(CounterError::Store(StoreError::Refused { .. }))), "{refused:?}");
-    assert_eq!(named("7".to_owned()).incr().await.unwrap(), 2, "those it knows go on");
+    assert_eq!(named("7".to_owned()).incr().await.unwrap(), 2, "existing counters still count");
     clock.advance(Duration::from_secs(1));
     for _ in 0..100 {
         named("7".to_owned()).get().await.unwrap();

@@ -1,7 +1,7 @@
-//! From a call under policies to its verdict: modes, excess, quotas, stores that fail.
+//! From a call under policies to its verdict: modes, excess, quotas, failing stores.
 
 mod properties; // random policies and calls against a model
-mod refunds; // of a verdict, by those who learn only afterwards whether a call counts
+mod refunds; // refunds of a verdict
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use tallygate::{
 };
 use tallygate_testkit::FaultyStore;
 
-/// What a future comes to that waits for nothing.
+/// The output of a future that does not wait.
 fn ready<T>(future: impl Future<Output = T>) -> T {
     match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(value) => value,
@@ -28,7 +28,7 @@ struct Scene {
 }
 
 impl Scene {
-    /// Policies of one domain; each counts by its own name, all apply to every call.
+    /// Policies of one domain; each counts by its own name, and all apply to every call.
     fn of(policies: Vec<Policy>) -> Self {
         let rules = policies.iter().map(|_| Rule::new()).collect();
         Self::with_rules(policies, rules)
@@ -86,7 +86,7 @@ fn a_shadow_is_counted_and_reported_and_never_refuses() {
     assert_eq!(scene.remaining(), [0, 1]);
 }
 
-/// Of shadows that found no place in the first calls, those of a second verb were left out.
+/// Shadows that did not fit into the first calls were left out if their verb was the second.
 #[test]
 fn many_shadows_are_all_asked_about_whatever_their_verbs() {
     let scene = Scene::of((0..40).map(|at| policy(&format!("p{at}"), "9/h").with_mode(Mode::Shadow)).collect());
@@ -138,9 +138,9 @@ fn a_cost_that_does_not_fit_is_charged_nothing_or_takes_what_is_left() {
     assert_eq!(drain.remaining(), [0]);
 }
 
-/// A drained call was told to come again at once: the wait was that of the smaller charge, which had fitted.
+/// A drained call was reported to fit at once: the wait was that of the smaller charge, which had fitted.
 #[test]
-fn a_drained_call_is_told_how_long_until_all_of_it_would_fit() {
+fn a_drained_call_reports_the_wait_until_its_full_cost_would_fit() {
     let scene = Scene::of(vec![policy("p", "10/h").with_excess(Excess::Drain)]);
     scene.take(7);
     let wait = |verdict: Verdict| verdict.binding().unwrap().status().retry_after();
@@ -149,7 +149,7 @@ fn a_drained_call_is_told_how_long_until_all_of_it_would_fit() {
 }
 
 #[test]
-fn a_cost_above_the_capacity_is_told_apart_and_never_charged() {
+fn a_cost_above_the_capacity_has_its_own_source_and_is_never_charged() {
     let scene = Scene::of(vec![policy("p", "10/h"), policy("q", "100/h")]);
     let verdict = scene.take(11);
     assert_eq!(verdict.outcome(), Outcome::Denied);
@@ -181,7 +181,7 @@ fn one_subject_in_two_descriptors_counts_once_with_the_larger_cost() {
 }
 
 #[test]
-fn a_limit_that_a_request_brings_along_replaces_the_policies() {
+fn a_limit_supplied_by_a_request_replaces_the_policies() {
     let scene = Scene::of(vec![policy("p", "1/h")]);
     let limit = Some("2/h".parse().unwrap());
     let ask = Ask { limit, ..Ask::new(Descriptor::new().with("user", "42"), Cost::ONE) };
@@ -192,7 +192,7 @@ fn a_limit_that_a_request_brings_along_replaces_the_policies() {
 
 /// The second limit was ignored, because both were one state: three calls passed 1/min.
 #[test]
-fn two_limits_that_requests_bring_along_are_two_states() {
+fn two_limits_supplied_by_requests_are_two_states() {
     let scene = Scene::of(vec![policy("p", "1/h")]);
     let ask = |limit: &str| {
         let limit = Some(limit.parse().unwrap());
@@ -248,7 +248,7 @@ fn near_is_reported_above_the_threshold() {
 }
 
 #[test]
-fn reset_forgets_what_the_descriptors_fall_under() {
+fn reset_drops_the_states_of_all_policies_that_match() {
     let scene = Scene::of(vec![policy("p", "1/h"), policy("q", "1/h")]);
     scene.take(1);
     let reset = scene.ask(Verb::Reset, 1);
@@ -256,7 +256,7 @@ fn reset_forgets_what_the_descriptors_fall_under() {
     assert!(scene.take(1).allowed());
 }
 
-/// The whole cost was given back where only a part of it had been drained: units appeared from nowhere.
+/// The whole cost was given back where only a part of it had been drained.
 #[test]
 fn a_drained_quota_gets_back_no_more_than_was_drained() {
     let quota = policy("quota", "10/h fixed_window").with_mode(Mode::Quota).with_excess(Excess::Drain);
@@ -266,9 +266,9 @@ fn a_drained_quota_gets_back_no_more_than_was_drained() {
     assert_eq!(scene.remaining(), [3, 92, 1]);
 }
 
-/// What a quota drained was given back, or not, by whether a policy that enforces applied, too.
+/// Whether a quota's drained units were given back depended on whether an enforcing policy applied too.
 #[test]
-fn a_quota_that_denies_keeps_what_it_drained_whatever_stands_beside_it() {
+fn a_quota_that_denies_keeps_what_it_drained_whatever_other_policies_apply() {
     let quota = || policy("quota", "10/h fixed_window").with_mode(Mode::Quota).with_excess(Excess::Drain);
     for others in [vec![], vec![policy("real", "99/h")]] {
         let scene = Scene::of([vec![quota()], others].concat());
@@ -278,9 +278,9 @@ fn a_quota_that_denies_keeps_what_it_drained_whatever_stands_beside_it() {
     }
 }
 
-/// The quota that was looked at was taken for all of them: the other was not charged, and the call passed for free.
+/// The peeked quota stood for all of them: the other was not charged, and the call passed for free.
 #[test]
-fn a_look_at_a_used_up_quota_does_not_make_another_free() {
+fn a_peek_at_a_used_up_quota_does_not_make_another_free() {
     let quota = |name, user| {
         let rule = Rule::new().when("user", Want::one_of([user]));
         (policy(name, "1/h").with_mode(Mode::Quota), rule)
@@ -297,7 +297,7 @@ fn a_look_at_a_used_up_quota_does_not_make_another_free() {
     assert_eq!(allowed, [true, false, false]);
 }
 
-/// A shadow of zero beside a policy that allows without a store denied the call for it.
+/// A shadow of zero denied the call when the store was down, although the other policy fails open.
 #[test]
 fn a_shadow_of_zero_denies_nothing_when_the_store_is_down() {
     let shadow = policy("shadow", "0/h").with_mode(Mode::Shadow);
@@ -310,7 +310,7 @@ fn a_shadow_of_zero_denies_nothing_when_the_store_is_down() {
 }
 
 #[test]
-fn a_limit_of_zero_lends_its_source_to_no_other() {
+fn a_limit_of_zero_does_not_change_the_source_of_another() {
     let scene = Scene::of(vec![policy("zero", "0/h"), policy("real", "9/h")]);
     let sources: Vec<Source> = scene.take(1).rulings().iter().map(Ruling::source).collect();
     assert_eq!(sources, [Source::ZeroLimit, Source::Store]);
@@ -327,12 +327,12 @@ fn a_call_of_too_many_limits_is_refused_before_anything_is_charged() {
     assert!(scene.stores.shared().store.is_empty());
 }
 
-/// A policy that nobody could ask about hid the wait of the one that denied.
+/// A policy that could not be evaluated hid the wait of the one that denied.
 #[test]
-fn what_is_not_known_does_not_bind_beside_what_is() {
+fn an_unknown_status_does_not_bind_next_to_a_known_one() {
     let unknown = policy("unknown", "9/h").with_on_error(OnError::Deny);
     let scene = Scene::of(vec![unknown, policy("known", "1/min")]);
-    // The other policy of the call keeps it from being charged, so that one is charged alone.
+    // In one call the other policy would keep it from being charged.
     let alone = Scene::of(vec![policy("known", "1/min")]);
     alone.switch_off();
     alone.take(1);
@@ -343,9 +343,9 @@ fn what_is_not_known_does_not_bind_beside_what_is() {
     assert_eq!(denied.binding().unwrap().policy().name(), "known");
 }
 
-/// A cost beyond the limit was told that nothing was left.
+/// A cost above the limit reported that nothing was left.
 #[test]
-fn a_cost_beyond_the_limit_is_told_what_is_left() {
+fn a_cost_above_the_limit_reports_what_is_left() {
     let scene = Scene::of(vec![policy("p", "10/h")]);
     scene.take(1);
     let denied = scene.take(11);

@@ -1,4 +1,4 @@
-//! Bugs that were found, each with what happened, and edges where there could be more.
+//! Regressions, each with what happened, and edge cases.
 
 use std::time::Duration;
 
@@ -6,10 +6,10 @@ use tallygate::{Algorithm, Check, Cost, Key, Limit, Limiter, ManualClock, Memory
 
 use crate::START;
 
-/// Each change of the numbers rounded what was used up to whole units. With two versions of a limit in use at once, as
-/// during a rolling deployment, nothing was ever regained: no call of 100 in ten seconds passed.
+/// Each change of the numbers rounded the used amount up to whole units. With two versions of a limit in use at once,
+/// as during a rolling deployment, nothing was ever regained: no call of 100 in ten seconds passed.
 #[tokio::test]
-async fn two_rates_in_turn_do_not_starve_a_bucket() {
+async fn two_alternating_rates_do_not_starve_a_bucket() {
     let clock = ManualClock::new(START);
     let limiter = Limiter::new(MemoryStore::builder().clock(clock.clone()).build());
     let limits: [Limit; 2] = ["1/s burst 5".parse().unwrap(), "2/s burst 5".parse().unwrap()];
@@ -20,14 +20,14 @@ async fn two_rates_in_turn_do_not_starve_a_bucket() {
         admitted += u64::from(limiter.check_now(Check::new(key, limit)).unwrap().allowed());
         clock.advance(Duration::from_millis(100));
     }
-    // Between what the slower and what the faster rate would have given.
+    // Between what the slower and the faster rate would have given.
     assert!((5 + 9..=5 + 20).contains(&admitted), "{admitted} calls were admitted");
 }
 
-/// What is used is cut to a smaller capacity, also by a denied call, so that a lowered limit locks nobody out. Two sizes in
-/// use at once therefore admit the difference again with every turn: written down in `docs/guarantees.md`, pinned here.
+/// What is used is capped at a smaller capacity, also by a denied call, so that a lowered limit locks nobody out. Two
+/// alternating sizes therefore admit the difference each time: documented in `docs/guarantees.md`, pinned here.
 #[tokio::test]
-async fn two_sizes_in_turn_admit_their_difference_each_time() {
+async fn two_alternating_sizes_admit_their_difference_each_time() {
     let clock = ManualClock::new(START);
     let limiter = Limiter::new(MemoryStore::builder().clock(clock).build());
     let key = Key::new("p", "s").unwrap();
@@ -41,9 +41,9 @@ async fn two_sizes_in_turn_admit_their_difference_each_time() {
     }
 }
 
-/// A log's running sums start over at 10^15: two calls of one instant stand astride that, and nobody gains by it.
+/// The running sums of a log wrap around at 10^15: two calls of one instant straddle that, and the limit still holds.
 #[test]
-fn running_sums_start_over_unnoticed() {
+fn running_sums_wrap_around_unnoticed() {
     let half = Cost::new(500_000_000).unwrap();
     let limit: Limit = "1000000000/ms sliding_log".parse().unwrap();
     let clock = ManualClock::new(START);
@@ -64,7 +64,7 @@ fn running_sums_start_over_unnoticed() {
     assert!(records.iter().filter(|record| !record.allowed).count() < 600, "more than an instant was lost");
 }
 
-/// Found when written: an instant beyond all time made the sum of it and a window overflow.
+/// The largest instant plus a window overflowed.
 #[tokio::test]
 async fn a_refund_of_a_charge_in_the_future_is_one_of_just_now() {
     for algorithm in Algorithm::ALL {

@@ -1,5 +1,5 @@
-//! The memory store under chosen interleavings: `cargo xtask test` runs this with `--cfg tallygate_shuttle`, which puts
-//! shuttle's lock in the place of the real one.
+//! The memory store under controlled interleavings. `cargo xtask test` runs this with `--cfg tallygate_shuttle`, which
+//! replaces the real lock with shuttle's.
 #![cfg(tallygate_shuttle)]
 
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use shuttle::{check_pct, check_random, future::block_on, thread};
 use tallygate::{Algorithm, Check, Counter, Key, Limit, Limiter, ManualClock, MemoryStore, Overflow, Timestamp};
 
 const SCHEDULES: usize = 10_000;
-/// How many scheduling points a bug may need, for the search that gives rare orders a fair chance.
+/// The number of scheduling points that a bug may need, for the search that favours rare orders.
 const DEPTH: usize = 3;
 
 type Job = Box<dyn FnOnce() -> u64 + Send>;

@@ -1,4 +1,4 @@
-//! Many threads and tasks on one key get exactly what the limit holds.
+//! Many threads and tasks on one key get exactly the limit.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,7 +12,7 @@ const TASKS: u64 = 64;
 const CALLS: u64 = 500;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 8)]
-async fn tasks_on_one_key_are_given_exactly_the_limit() {
+async fn tasks_on_one_key_get_exactly_the_limit() {
     for algorithm in Algorithm::ALL {
         let limit = Limit::per_hour(10_007).algorithm(algorithm).build().unwrap();
         let limiter = Limiter::new(MemoryStore::builder().clock(ManualClock::new(START)).build());
@@ -67,7 +67,7 @@ fn threads_on_the_real_clock_stay_within_the_bound_and_are_answered_in_order() {
     }
 }
 
-/// Two calls that name the same two limits in another order must not wait for each other.
+/// Two calls with the same two limits in opposite order must not deadlock.
 #[tokio::test(flavor = "multi_thread", worker_threads = 8)]
 async fn calls_of_several_limits_are_all_or_none_under_load() {
     let limiter = Limiter::new(MemoryStore::builder().capacity(1_000_000).clock(ManualClock::new(START)).build());

@@ -82,8 +82,8 @@ mod tests {
     #[test]
     fn a_mistyped_name_is_answered_with_the_nearest_one() {
         let error = |name: &str| name.parse::<Dialect>().unwrap_err().to_string();
-        assert_eq!(error("x_epoch"), "`x_epoch` is no set of headers: did you mean `x-epoch`?");
+        assert_eq!(error("x_epoch"), "unknown set of headers `x_epoch`: did you mean `x-epoch`?");
         let all = "use one of draft10, draft7, draft6, x-epoch, x-delta, off";
-        assert_eq!(error("github"), format!("`github` is no set of headers: {all}"));
+        assert_eq!(error("github"), format!("unknown set of headers `github`: {all}"));
     }
 }

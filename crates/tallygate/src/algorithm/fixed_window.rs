@@ -4,7 +4,7 @@ use super::{Algorithm, EncodedState, State};
 use crate::history::{Admitted, Span, one_window};
 use crate::limit::{Limit, LimitError, Numbers};
 
-/// What was used in the window that began at `start`.
+/// The units used in the window that began at `start`.
 #[derive(Debug, Clone)]
 pub(crate) struct FixedWindow {
     start: u64,
@@ -21,8 +21,8 @@ fn window_of(n: &Numbers, at: u64) -> u64 {
 }
 
 impl FixedWindow {
-    /// Where the window in force begins, and what was used in it. A window whose units were all given back has not
-    /// begun: it could not be told from one that was forgotten.
+    /// The start of the current window and the units used in it. A window whose units were all given back has not
+    /// started: it must equal one whose state was dropped.
     fn current(&self, n: &Numbers, now: u64) -> (u64, u64) {
         let held = now.max(self.start);
         if self.used > 0 && held - self.start < n.window { (self.start, self.used) } else { (window_of(n, held), 0) }

@@ -1,10 +1,10 @@
-//! Two windows, the previous one weighted by what is left of it. Twin: `tallygate-redis/lua/sliding_counter.lua`.
+//! Two windows, the previous one weighted by its remaining share. Twin: `tallygate-redis/lua/sliding_counter.lua`.
 
 use super::{EncodedState, State};
 use crate::history::{Admitted, Rule, Span, any_window, estimate};
 use crate::limit::{Limit, LimitError, Numbers};
 
-/// What was used in the window that began at `start` and in the one before it.
+/// The units used in the window that began at `start` and in the one before it.
 #[derive(Debug, Clone)]
 pub(crate) struct SlidingCounter {
     start: u64,
@@ -13,7 +13,7 @@ pub(crate) struct SlidingCounter {
     limit: Limit,
 }
 
-/// The two windows as they stand at an instant, and how many ticks of the previous one still count.
+/// The two windows at an instant, and how many ticks of the previous one still count.
 struct View {
     start: u64,
     previous: u64,
@@ -22,7 +22,7 @@ struct View {
 }
 
 impl View {
-    /// What counts as used, in ticks of the window times units.
+    /// What counts as used, in units times ticks of the window.
     fn load(&self, n: &Numbers) -> u64 {
         self.previous * self.weight + self.current * n.ticks()
     }
@@ -109,7 +109,7 @@ impl State for SlidingCounter {
     fn retry_at(&self, limit: &Limit, now: u64, cost: u64) -> u64 {
         let n = limit.numbers();
         let view = self.view(n, now);
-        // The call fits once the weight of the older window has sunk to `room / older`.
+        // The call fits once the weight of the older window has dropped to `room / older`.
         let (older, room, start) = if view.current + cost <= n.amount {
             (view.previous, n.amount - view.current - cost, view.start)
         } else {

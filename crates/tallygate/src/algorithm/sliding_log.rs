@@ -1,7 +1,7 @@
-//! Remembers each admitted call. Twin: `tallygate-redis/lua/sliding_log.lua`.
+//! Keeps each admitted call. Twin: `tallygate-redis/lua/sliding_log.lua`.
 //!
-//! Each entry carries the running sum of units before and after its call, so the units of any stretch of the log are one
-//! subtraction and any position is one binary search: no decision walks the log, however long it is.
+//! Each entry carries the running sum of units before and after its call. The units of any part of the log are then one
+//! subtraction, and any position is one binary search: no decision scans the log, whatever its length.
 
 use std::collections::VecDeque;
 
@@ -21,15 +21,15 @@ struct Call {
     at: u64,
     /// The running sum of units before this call, modulo [`CYCLE`].
     before: u64,
-    /// The running sum after it.
+    /// The running sum after this call.
     sum: u64,
 }
 
-/// Running sums start over here: far above any amount, and exact in a double.
+/// Running sums wrap around here: far above any amount, and exact in a double.
 pub(crate) const CYCLE: u64 = 1_000_000_000_000_000;
-/// Expired calls dropped per admitted one: more than one, so that the log shrinks to what counts.
+/// Expired calls dropped per admitted one. More than one, so that the log shrinks to the calls that count.
 const TRIM: usize = 16;
-/// The most calls a refund walks.
+/// The maximum number of calls that a refund scans.
 const REFUND_CALLS: usize = 1000;
 
 /// The units from one running sum to a later one.
@@ -46,7 +46,7 @@ impl SlidingLog {
         self.newest().map_or(now, |newest| newest.at.max(now))
     }
 
-    /// How many of the oldest calls no longer count.
+    /// The number of oldest calls that no longer count.
     fn expired(&self, n: &Numbers, held: u64) -> usize {
         self.calls.partition_point(|call| call.at + n.window <= held)
     }
@@ -105,7 +105,8 @@ impl State for SlidingLog {
         let before = self.newest().map_or(0, |newest| newest.sum);
         let mut sum = before + cost;
         if sum >= CYCLE {
-            // In the sorted set, calls of one instant are ordered by their sums: the one that starts over comes later.
+            // In the sorted set, calls at one instant are ordered by their sums, so the one whose sum wraps around must
+            // come later.
             held += u64::from(self.newest().is_some_and(|newest| newest.at == held));
             sum -= CYCLE;
         }
@@ -113,8 +114,8 @@ impl State for SlidingLog {
         self.calls.drain(..self.expired(limit.numbers(), held).min(TRIM));
     }
 
-    /// The call itself is given back if it is the newest. Otherwise the oldest units are: what is left then counts for
-    /// longest, so a refund never lifts a bound.
+    /// Gives back the call itself if it is the newest, otherwise the oldest units: what is left then counts for
+    /// longest, so a refund never exceeds a bound.
     fn refund(&mut self, limit: &Limit, now: u64, charged_at: u64, units: u64) -> u64 {
         let n = limit.numbers();
         let held = self.held(now);
@@ -174,7 +175,7 @@ impl State for SlidingLog {
     fn limit(&self) -> &Limit {
         &self.limit
     }
-    /// Big-endian, so that the members of one instant are in the order of their sums.
+    /// Big-endian, so that members at one instant are ordered by their sums.
     fn encode(&self) -> EncodedState {
         let window = self.limit.numbers().window / 1000;
         let member = |call: &Call| {

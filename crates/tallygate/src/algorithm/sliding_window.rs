@@ -1,4 +1,4 @@
-//! Counts per sub-window, the oldest counted whole. Twin: `tallygate-redis/lua/sliding_window.lua`.
+//! Counts per sub-window, the oldest counted in full. Twin: `tallygate-redis/lua/sliding_window.lua`.
 
 use std::collections::VecDeque;
 
@@ -9,7 +9,7 @@ use crate::limit::{Limit, LimitError, Numbers};
 const MOST_SLOTS: u64 = 60;
 const LEAST_SLOTS: u64 = 10;
 
-/// What was used in each sub-window that saw a call, oldest first.
+/// The units used in each sub-window with a call, oldest first.
 #[derive(Debug, Clone)]
 pub(crate) struct SlidingWindow {
     used: VecDeque<Slot>,
@@ -18,18 +18,18 @@ pub(crate) struct SlidingWindow {
 
 #[derive(Debug, Clone, Copy)]
 struct Slot {
-    /// Sub-windows since the epoch.
+    /// The number of the sub-window since the epoch.
     index: u64,
     units: u64,
 }
 
 impl SlidingWindow {
-    /// The sub-window in force.
+    /// The current sub-window.
     fn held(&self, n: &Numbers, now: u64) -> u64 {
         self.used.back().map_or(0, |newest| newest.index).max(now / n.slot())
     }
 
-    /// The sub-windows that still count: the one in force and as many before it as make a whole window.
+    /// The sub-windows that still count: the current one and as many before it as make a whole window.
     fn live(&self, n: &Numbers, held: u64) -> impl Iterator<Item = &Slot> {
         self.used.iter().skip_while(move |slot| slot.index + n.slots < held)
     }
@@ -38,14 +38,14 @@ impl SlidingWindow {
         self.live(n, held).map(|slot| slot.units).sum()
     }
 
-    /// When what was used in a sub-window stops counting.
+    /// When the units of a sub-window stop counting.
     fn forgotten_at(n: &Numbers, index: u64) -> u64 {
         (index + n.slots + 1) * n.slot()
     }
 }
 
 impl State for SlidingWindow {
-    /// One sub-window per second, at least ten and at most sixty, and in any case a whole number of microseconds.
+    /// One sub-window per second, at least ten and at most sixty, each a whole number of microseconds.
     fn complete(plain: Numbers) -> Result<Numbers, LimitError> {
         let wanted = (plain.window / 1_000_000).clamp(LEAST_SLOTS, MOST_SLOTS);
         let slots = (1..=wanted).rev().find(|&slots| plain.window.is_multiple_of(slots)).unwrap_or(1);
@@ -109,7 +109,7 @@ impl State for SlidingWindow {
             slot.units -= given;
             rest -= given;
         };
-        // What the call itself has charged, and if that is not so much, the oldest that counts.
+        // Give back what the call itself charged, then, if that is less, from the oldest sub-window that counts.
         self.used.iter_mut().filter(|slot| slot.index == own).for_each(&mut give_back);
         self.used.iter_mut().skip_while(|slot| slot.index + n.slots < held).for_each(give_back);
         units - rest

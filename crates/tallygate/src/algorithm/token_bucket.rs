@@ -1,10 +1,10 @@
-//! Refills evenly, holds at most the burst. Twin: `tallygate-redis/lua/token_bucket.lua`.
+//! Refills evenly and holds at most the burst. Twin: `tallygate-redis/lua/token_bucket.lua`.
 
 use super::{EncodedState, State};
 use crate::history::{Admitted, Span, refill};
 use crate::limit::{Limit, LimitError, Numbers};
 
-/// What is missing from the bucket, in parts, as of `at`.
+/// What is missing from the bucket at the instant `at`, in parts.
 #[derive(Debug, Clone)]
 pub(crate) struct TokenBucket {
     at: u64,
@@ -26,7 +26,8 @@ impl TokenBucket {
     }
 }
 
-/// Less than a unit in other parts: converted in doubles, as the twin does, and rounded up by enough to cover their error.
+/// Converts a fraction of a unit to other parts: in doubles, as the twin does, and rounded up by enough to cover their
+/// error.
 #[expect(clippy::cast_precision_loss, clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "below 2^51")]
 fn convert(rest: u64, old_unit: u64, unit: u64) -> u64 {
     match rest {
@@ -99,7 +100,7 @@ impl State for TokenBucket {
         self.at = held;
     }
 
-    /// Units that were regained since the charge are not given back a second time.
+    /// Units regained since the charge are not given back a second time.
     fn refund(&mut self, limit: &Limit, now: u64, charged_at: u64, units: u64) -> u64 {
         let n = limit.numbers();
         let held = self.held(n, now);

@@ -6,45 +6,45 @@ use super::Record;
 use crate::clock::Timestamp;
 use crate::limit::{Limit, Numbers};
 
-/// What was admitted, held against the bound of the algorithm.
+/// What was admitted, compared with the bound of the algorithm.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Bound {
     /// Units admitted in the whole history.
     pub admitted: u64,
-    /// The span that came nearest to its bound, or went furthest beyond. `None` if nothing was admitted.
+    /// The span closest to its bound, or furthest beyond it. `None` if nothing was admitted.
     pub worst: Option<Span>,
     /// For each admitted call that broke the bound, the worst span that ends with it.
     pub violations: Vec<Span>,
 }
 
-/// A stretch of time that ends with an admitted call, what was admitted in it and what may be.
+/// A span of time that ends with an admitted call, what was admitted in it, and the maximum.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Span {
-    /// Its first instant: an admitted call, or the beginning of a window of the wall clock.
+    /// The first instant: an admitted call, or the beginning of a window of the wall clock.
     pub from: Timestamp,
-    /// Its last: an admitted call.
+    /// The last instant: an admitted call.
     pub to: Timestamp,
-    /// Units admitted from `from` to `to`, both included; for [`Rule::Estimate`] the estimate, rounded up.
+    /// Units admitted from `from` to `to`, inclusive; for [`Rule::Estimate`] the estimate, rounded up.
     pub admitted: u64,
-    /// The most that may be.
+    /// The maximum that may be admitted.
     pub allowed: u64,
-    /// What is promised about it.
+    /// The guarantee that applies.
     pub rule: Rule,
 }
 
-/// What an algorithm promises about a span.
+/// What an algorithm guarantees for a span.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Rule {
-    /// At most the capacity and what was regained since the span began, in whole ticks.
+    /// At most the capacity plus what was regained since the span began, in whole ticks.
     Refill,
-    /// At most the amount in one window, of the wall clock or begun by its first call.
+    /// At most the amount in one window, of the wall clock or started by its first call.
     OneWindow,
-    /// At most the amount in every stretch as long as the window, wherever it begins.
+    /// At most the amount in every span as long as the window.
     AnyWindow,
     /// The weighted sum of this window and the previous one is at most the amount.
     Estimate,
-    /// Less than twice the amount in every stretch as long as the window.
+    /// Less than twice the amount in every span as long as the window.
     UnderTwice,
 }
 
@@ -66,13 +66,13 @@ impl fmt::Display for Span {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { from, to, admitted, allowed, rule } = self;
         let (what, promise) = match rule {
-            Rule::Refill => ("admitted", "the capacity and what was regained"),
+            Rule::Refill => ("admitted", "the capacity plus what was regained"),
             Rule::OneWindow => ("admitted", "the amount in one window"),
-            Rule::AnyWindow => ("admitted", "the amount in any stretch of one window"),
+            Rule::AnyWindow => ("admitted", "the amount in any span as long as the window"),
             Rule::Estimate => ("estimated", "the amount"),
-            Rule::UnderTwice => ("admitted", "less than twice the amount in any stretch of one window"),
+            Rule::UnderTwice => ("admitted", "less than twice the amount in any span as long as the window"),
         };
-        write!(f, "{admitted} {what} from {from} to {to}, where {allowed} is the most: {promise}")
+        write!(f, "{admitted} {what} from {from} to {to}, but the maximum is {allowed}: {promise}")
     }
 }
 
@@ -83,10 +83,10 @@ pub(crate) struct Admitted {
     pub(crate) units: u64,
 }
 
-/// Holds the admitted records, given in any order, against the bound of the limit's algorithm over every span.
+/// Compares the admitted records, in any order, with the bound of the limit's algorithm over every span.
 ///
-/// The records are those of one key under one limit, without refunds, on a clock that did not step back. Answers that
-/// never arrived only make the count smaller: what is found is a violation all the same.
+/// The records must be those of one key under one limit, without refunds, on a clock that did not step back. Missing
+/// answers only lower the count, so a reported violation is always real.
 pub fn bound(limit: &Limit, records: &[Record]) -> Bound {
     let allowed = records.iter().filter(|record| record.allowed);
     let mut calls: Vec<Admitted> =
@@ -101,8 +101,8 @@ pub fn bound(limit: &Limit, records: &[Record]) -> Bound {
 }
 
 /// A span from call i to call j is within the bound if `sum(i..=j) * unit <= capacity * unit + (tick_j - tick_i) *
-/// refill`. Told apart by call, that is `(sum(..=j) * unit - tick_j * refill) - (sum(..i) * unit - tick_i * refill) <=
-/// capacity * unit`: the worst i for any j is the one with the least second term so far.
+/// refill`. Separated by call, that is `(sum(..=j) * unit - tick_j * refill) - (sum(..i) * unit - tick_i * refill) <=
+/// capacity * unit`: the worst i for any j is the one with the smallest second term so far.
 pub(crate) fn refill(n: &Numbers, calls: &[Admitted]) -> Vec<Span> {
     let mut least = (i128::MAX, Admitted { at: 0, units: 0 }, 0);
     let mut sum = 0_u64;
@@ -122,7 +122,7 @@ pub(crate) fn refill(n: &Numbers, calls: &[Admitted]) -> Vec<Span> {
     spans
 }
 
-/// `start_of` tells from an instant and the start of the last window where the window of the instant starts.
+/// `start_of` returns the start of the window of an instant, given the start of the previous window.
 pub(crate) fn one_window(n: &Numbers, calls: &[Admitted], start_of: impl Fn(u64, Option<u64>) -> u64) -> Vec<Span> {
     let (mut window, mut sum) = (None, 0);
     let totals = calls.iter().map(|call| {
@@ -150,7 +150,7 @@ pub(crate) fn any_window(n: &Numbers, calls: &[Admitted], rule: Rule, allowed: u
     totals.collect()
 }
 
-/// The previous window weighs what is left of it, in whole ticks.
+/// The previous window is weighted by its remaining share, in whole ticks.
 pub(crate) fn estimate(n: &Numbers, calls: &[Admitted]) -> Vec<Span> {
     let (mut window, mut previous, mut current) = (0, 0, 0);
     let estimates = calls.iter().map(|call| {

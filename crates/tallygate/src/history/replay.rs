@@ -14,20 +14,20 @@ use crate::key::Key;
 use crate::limit::Limit;
 use crate::store::MemoryStore;
 
-/// An answer that is not the right one.
+/// A wrong answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Mismatch {
-    /// Which of the records.
+    /// The index of the record.
     pub index: usize,
-    /// What was answered.
+    /// The recorded answer.
     pub record: Record,
-    /// What is right; `None` if no call can have this cost.
+    /// The right answer; `None` if the cost is invalid for the limit.
     pub expected: Option<Status>,
 }
 
 impl fmt::Display for Mismatch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "record {}: {:?}, but right is ", self.index, self.record)?;
+        write!(f, "record {}: {:?}, expected ", self.index, self.record)?;
         match &self.expected {
             Some(status) => write!(f, "{status:?}"),
             None => write!(f, "an error: the cost is above the capacity"),
@@ -35,17 +35,17 @@ impl fmt::Display for Mismatch {
     }
 }
 
-/// How far the clock of a server may step back within a history. That of Valkey 9.1 was seen to, by up to 81 microseconds;
-/// this leaves room for a machine that is busier.
+/// How far a server's clock may step back within a history. Valkey 9.1 was observed to step back by up to 81
+/// microseconds; this leaves room for busier machines.
 pub const SERVER_STEP_BACK: Duration = Duration::from_millis(20);
 
-/// Asks the same questions of an embedded store, and returns the records whose answers differ from its own.
+/// Puts the same questions to an embedded store, and returns the records whose answers differ.
 ///
-/// The records are all those of one key under one limit, in any order; the key was unused before, and saw no refund and no
-/// reset. They are put in the order in which they can have happened: by time, and within one instant what remains only falls,
-/// and a denial at some remainder came after the call that left it. If the clock may have stepped back, then by at most
-/// `step_back`: where the next answer by time is wrong, the first right one within that time comes before it. Once an answer
-/// was wrong, those that follow are ordered by time alone.
+/// The records must be all those of one key under one limit, in any order; the key was unused before, and saw no refund
+/// and no reset. They are sorted into an order in which they can have happened: by time; at one instant `remaining`
+/// only falls, and a denial follows the call that left its `remaining`. The clock may have stepped back by at most
+/// `step_back`: if the next answer by time is wrong, the first right one within that time is taken before it. After the
+/// first wrong answer, records are ordered by time alone.
 pub fn replay(limit: &Limit, records: &[Record], step_back: Duration) -> Vec<Mismatch> {
     let mut order: Vec<usize> = (0..records.len()).collect();
     order.sort_by_key(|&index| {
@@ -86,7 +86,7 @@ pub fn replay(limit: &Limit, records: &[Record], step_back: Duration) -> Vec<Mis
     wrong
 }
 
-/// Whether a record says what the status says, as far as it says anything.
+/// Whether a record agrees with the status, in the fields that it has.
 fn is(record: &Record, status: &Status) -> bool {
     record.allowed == status.allowed()
         && record.remaining.is_none_or(|remaining| remaining == status.remaining())

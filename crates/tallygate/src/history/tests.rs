@@ -20,13 +20,13 @@ fn any_limit() -> impl Strategy<Value = Limit> {
     })
 }
 
-/// Each step: how far to move, as a share of the window, and how much to ask for, as a share of what can be had.
+/// Each step: how far to advance, as a share of the window, and how much to request, as a share of what is left.
 fn any_steps() -> impl Strategy<Value = Vec<(u64, u64)>> {
     let advance = prop_oneof![Just(0), Just(1), 1..100_u64, 1..1_500_000_u64];
     prop::collection::vec((advance, 1..=1000_u64), 1..60)
 }
 
-/// What an honest limiter answers to such calls.
+/// The answers of a correct limiter.
 fn honest(limit: &Limit, steps: &[(u64, u64)]) -> Vec<Record> {
     let clock = ManualClock::new(Timestamp::from_micros(START));
     let limiter = Limiter::new(MemoryStore::builder().clock(clock.clone()).build());
@@ -41,7 +41,7 @@ fn honest(limit: &Limit, steps: &[(u64, u64)]) -> Vec<Record> {
     records
 }
 
-/// The same bounds, said again in the plainest way: all pairs, nothing carried along.
+/// The same bounds in the simplest form: all pairs, no running state.
 fn plain_spans(limit: &Limit, calls: &[Admitted]) -> Vec<Span> {
     let n = limit.numbers();
     let sum = |from: u64, upto: usize| -> u64 {
@@ -103,12 +103,12 @@ proptest! {
         prop_assert!(wrong.is_empty(), "{limit}: {}", wrong[0]);
     }
 
-    /// Valkey 9.1 corrects its clock backwards by microseconds: an order by time alone then found answers wrong that were right.
+    /// Valkey 9.1 steps its clock back by microseconds; sorted by time alone, right answers were found to be wrong.
     #[test]
     fn an_honest_history_on_a_clock_that_steps_back_passes(
         limit in any_limit(), steps in any_steps(), back in 1..20_000_u64, every in 2..20_usize
     ) {
-        // Of a limit that regains a unit meanwhile, several orders give the same answers.
+        // If the limit regains a unit in the meantime, several orders give the same answers.
         let back = back.min((limit.numbers().window - 1) / limit.amount());
         let clock = ManualClock::new(Timestamp::from_micros(START));
         let limiter = Limiter::new(MemoryStore::builder().clock(clock.clone()).build());
@@ -124,18 +124,18 @@ proptest! {
         prop_assert!(wrong.is_empty(), "{limit}: {}", wrong[0]);
     }
 
-    /// One call that was denied is said to have been admitted: where the bound is tight, that alone breaks it.
+    /// One denied call is recorded as admitted: where the bound is tight, that alone breaks it.
     #[test]
     fn one_planted_admission_is_found(limit in any_limit(), steps in any_steps(), which in any::<prop::sample::Index>()) {
         let mut records = honest(&limit, &steps);
         let denied: Vec<usize> = (0..records.len()).filter(|&index| !records[index].allowed).collect();
         prop_assume!(!denied.is_empty());
         let planted = denied[which.index(denied.len())];
-        // Told apart from what it changes later: nothing comes after it.
+        // Nothing comes after it, so that its later effects play no part.
         records.truncate(planted + 1);
         records[planted].allowed = true;
         prop_assert!(!replay(&limit, &records, Duration::ZERO).is_empty());
-        // Sub-windows deny early: what they deny need not break the bound.
+        // Sub-windows deny early: a call that they deny need not break the bound.
         if limit.algorithm() != Algorithm::SlidingWindow {
             let report = bound(&limit, &records);
             prop_assert_eq!(report.violations.last().map(|span| span.to), Some(records[planted].decided_at));
@@ -148,7 +148,7 @@ proptest! {
         let mut records = honest(&limit, &steps);
         let index = which.index(records.len());
         let record = &mut records[index];
-        // A denial at another remainder of its instant can be as true.
+        // A denial with another `remaining` of the same instant can be right too.
         prop_assume!(record.allowed || word > 0);
         match word {
             0 => record.remaining = record.remaining.map(|remaining| remaining ^ 1),
@@ -158,7 +158,7 @@ proptest! {
         prop_assert!(!replay(&limit, &records, Duration::ZERO).is_empty());
     }
 
-    /// Over calls that nobody limited, so that both sides of each bound are seen.
+    /// Over unlimited calls, so that both sides of each bound occur.
     #[test]
     fn the_fast_bound_is_the_plain_one(limit in any_limit(), steps in any_steps()) {
         let mut at = START;
@@ -167,12 +167,12 @@ proptest! {
             Admitted { at, units: (limit.capacity() * thousandths / 2500).max(1) }
         });
         let calls: Vec<Admitted> = calls.collect();
-        let told = |spans: Vec<Span>| {
-            let mut told: Vec<_> = spans.iter().map(|span| (span.to, span.excess(), format!("{:?}", span.rule))).collect();
-            told.sort_unstable();
-            told
+        let summary = |spans: Vec<Span>| {
+            let mut summary: Vec<_> = spans.iter().map(|span| (span.to, span.excess(), format!("{:?}", span.rule))).collect();
+            summary.sort_unstable();
+            summary
         };
-        prop_assert_eq!(told(limit.algorithm().worst_spans(limit.numbers(), &calls)), told(plain_spans(&limit, &calls)));
+        prop_assert_eq!(summary(limit.algorithm().worst_spans(limit.numbers(), &calls)), summary(plain_spans(&limit, &calls)));
     }
 }
 
@@ -181,7 +181,7 @@ fn admitted(millis_and_units: &[(u64, u64)]) -> Vec<Record> {
     millis_and_units.iter().map(record).collect()
 }
 
-/// How many calls break the bound of a limit, written out by hand.
+/// The number of calls that break the bound of a limit.
 fn broken(limit: &str, millis_and_units: &[(u64, u64)]) -> usize {
     bound(&limit.parse().unwrap(), &admitted(millis_and_units)).violations.len()
 }
@@ -206,12 +206,12 @@ fn each_algorithm_can_be_broken() {
 }
 
 #[test]
-fn the_worst_span_is_told_in_words() {
+fn the_worst_span_is_described_in_words() {
     let report = bound(&"10/s burst 5".parse().unwrap(), &admitted(&[(5000, 1), (1000, 5), (1099, 1)]));
     assert_eq!(report.admitted, 7);
     assert_eq!(
         report.worst.unwrap().to_string(),
-        "6 admitted from 1.000000 to 1.099000, where 5 is the most: the capacity and what was regained"
+        "6 admitted from 1.000000 to 1.099000, but the maximum is 5: the capacity plus what was regained"
     );
     assert_eq!(bound(&"10/s".parse().unwrap(), &[]), Bound { admitted: 0, worst: None, violations: Vec::new() });
 }
@@ -220,7 +220,7 @@ fn the_worst_span_is_told_in_words() {
 fn bare_answers_are_judged_by_their_outcome_alone() {
     let limit: Limit = "2/s sliding_log".parse().unwrap();
     let at = |millis: u64, allowed: bool| Record::bare(Timestamp::from_micros(millis * 1000), 1, allowed);
-    // At one instant, a denial may be written down before the calls that caused it.
+    // At one instant, a denial may be recorded before the calls that caused it.
     let right = [at(5000, false), at(5000, true), at(5000, true), at(6000, true)];
     assert_eq!(replay(&limit, &right, Duration::ZERO), []);
     let wrong = [at(5000, true), at(5000, true), at(5000, true), at(6000, true)];

@@ -1,45 +1,45 @@
-//! The integers an algorithm computes with, chosen so that no product leaves the range both twins hold exactly.
+//! The integers that an algorithm computes with, chosen so that all products stay exact in both twins.
 
 use std::time::Duration;
 
 use super::LimitError;
 use crate::algorithm::{Algorithm, double};
 
-/// What the twins compute with. All times are microseconds.
+/// The numbers that the twins compute with. All times are in microseconds.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Numbers {
-    /// How the limit is enforced.
+    /// The algorithm.
     pub algorithm: Algorithm,
-    /// Units gained per window.
+    /// Units per window.
     pub amount: u64,
-    /// The most that can be had at one instant.
+    /// The most that can be charged at one instant.
     pub capacity: u64,
     /// The window.
     pub window: u64,
-    /// Time is counted in whole steps of this: token_bucket and sliding_counter only.
+    /// The resolution of time; token_bucket and sliding_counter only.
     pub tick: u64,
     /// token_bucket: parts regained per tick.
     pub refill: u64,
-    /// token_bucket: parts that make one unit. `refill : unit` is `amount : window` in lowest terms.
+    /// token_bucket: parts per unit. `refill : unit` is `amount : window` in lowest terms.
     pub unit: u64,
     /// sliding_window: sub-windows per window.
     pub slots: u64,
-    /// The longest time until nothing that was used counts any more.
+    /// The longest time until a used limit is completely unused again.
     pub full: u64,
-    /// What the script of the algorithm reads of these: little-endian doubles.
+    /// The numbers that the script of the algorithm reads, as little-endian doubles.
     pub packed: Box<[u8]>,
 }
 
-/// Products stay at or below this. Doubles are exact to 2^53; two bits are left free so that the sum of two products is
-/// exact, and its quotient rounds down and up exactly too.
+/// The maximum of any product. Doubles are exact to 2^53. The two spare bits keep the sum of two products exact, and
+/// let its quotient round down and up exactly.
 const MAX_PRODUCT: u64 = 1 << 51;
-/// No tick is coarser than the window divided by this.
+/// A tick is at most this fraction of the window.
 const LEAST_TICKS: u64 = 1000;
 const MILLISECOND: u64 = 1000;
 const YEAR: u64 = 365 * 86_400 * 1_000_000;
 
 impl Numbers {
-    /// No empty bucket takes longer to fill.
+    /// The longest time that an empty bucket may take to refill.
     pub(crate) const LONGEST_REFILL: u64 = 100 * YEAR;
 
     pub(super) fn new(
@@ -73,7 +73,7 @@ impl Numbers {
             full: micros,
             packed: Box::default(),
         };
-        // Nothing is ever computed for a limit of zero: it denies before the store.
+        // A limit of zero is denied before the store, so nothing is computed for it.
         if amount == 0 {
             return Ok(plain);
         }
@@ -82,19 +82,19 @@ impl Numbers {
         Ok(Self { packed, ..numbers })
     }
 
-    /// The last tick at or before `at`. The tick of nearly every limit is one, and a branch is cheaper than a division.
+    /// The last tick at or before `at`. Nearly every limit has a tick of one, and a branch is cheaper than a division.
     #[inline(always)]
     pub(crate) fn tick_of(&self, at: u64) -> u64 {
         if self.tick == 1 { at } else { at - at % self.tick }
     }
 
-    /// How many whole ticks `span` has.
+    /// The number of whole ticks in `span`.
     #[inline(always)]
     pub(crate) fn ticks_in(&self, span: u64) -> u64 {
         if self.tick == 1 { span } else { span / self.tick }
     }
 
-    /// How long it takes to regain `parts`; most rates in lowest terms regain one part per tick.
+    /// How long it takes to regain `parts`. Most rates in lowest terms regain one part per tick.
     #[inline(always)]
     pub(crate) fn regained_after(&self, parts: u64) -> u64 {
         let ticks = if self.refill == 1 { parts } else { parts.div_ceil(self.refill) };
@@ -116,7 +116,7 @@ impl Numbers {
         u128::from(a) * u128::from(b) <= u128::from(MAX_PRODUCT)
     }
 
-    /// The smallest tick that divides the window and satisfies `enough`, among those made of small primes; at worst the
+    /// The smallest tick that divides the window and satisfies `enough`, among those made of small primes. At worst a
     /// thousandth of the window, which is whole because windows are whole milliseconds.
     pub(crate) fn finest_tick(window: u64, enough: impl Fn(u64) -> bool) -> u64 {
         if enough(1) {

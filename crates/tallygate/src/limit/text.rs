@@ -1,4 +1,4 @@
-//! The one written form of a limit, for code, command line, configuration and HTTP.
+//! The text form of a limit, for code, command line, configuration and HTTP.
 //!
 //! ```text
 //! limit     = amount ("/" | "per") [count] unit { "burst" amount | algorithm }
@@ -13,8 +13,8 @@ use std::time::Duration;
 use super::{Limit, LimitBuilder, LimitError};
 use crate::algorithm::Algorithm;
 
-/// What units are called, the name that is written first, and how many milliseconds they have. The longest that is written
-/// comes first.
+/// The names of each unit, the canonical one first, and its length in milliseconds. Ordered by preference when a limit
+/// is written.
 const UNITS: [(&[&str], u64); 6] = [
     (&["day", "d", "days"], 86_400_000),
     (&["h", "hr", "hour", "hours"], 3_600_000),
@@ -33,7 +33,7 @@ impl FromStr for Limit {
 }
 
 impl Limit {
-    /// Reads a limit that may leave its algorithm out: then it is `algorithm`.
+    /// Parses a limit whose text may omit the algorithm; `algorithm` is then used.
     ///
     /// ```
     /// use tallygate::{Algorithm, Limit};
@@ -51,7 +51,7 @@ impl Limit {
 }
 
 impl LimitError {
-    /// The same, pointing at the place in the text that the limit was read from.
+    /// Points the error at its position in the text.
     fn in_text(self, text: &str) -> Self {
         let place = match &self {
             Self::Syntax { .. } => return self,
@@ -103,7 +103,7 @@ impl fmt::Display for Limit {
     }
 }
 
-/// Where the reading of a text stands.
+/// The scanner of a limit's text.
 struct Scan<'t> {
     text: &'t str,
     rest: &'t str,
@@ -165,7 +165,7 @@ impl<'t> Scan<'t> {
         }
         self.rest = rest;
         if rest.starts_with('.') {
-            return Err(self.error("there are no fractions: write `1/2s` for `0.5/s`, and `5/90min` for `5/1.5h`"));
+            return Err(self.error("fractions are not supported: write `1/2s` for `0.5/s`, and `5/90min` for `5/1.5h`"));
         }
         if rest.starts_with(['e', 'E', '_', ',']) {
             return Err(self.error("write the number in plain digits, for example `1000/min`"));
@@ -178,14 +178,14 @@ impl<'t> Scan<'t> {
         let start = self.rest;
         let word = self.word();
         if matches!(word, "mo" | "month" | "months" | "y" | "year" | "years") {
-            let problem = "months and years differ in length: say days, for example `30d` or `365d`";
+            let problem = "months and years vary in length: use days, for example `30d` or `365d`";
             return Err(self.error_at(start, problem));
         }
         let Some((_, millis)) = UNITS.into_iter().find(|(names, _)| names.contains(&word)) else {
             return Err(self.error_at(start, "expected a unit: `ms`, `s`, `min`, `h`, `day` or `week`"));
         };
         if count == 0 {
-            return Err(self.error_at(start, "a window of zero does not work: the shortest is `1ms`"));
+            return Err(self.error_at(start, "a window cannot be zero: the shortest is `1ms`"));
         }
         let millis = count.checked_mul(millis).filter(|&millis| millis <= 365 * 86_400_000);
         let millis = millis.ok_or_else(|| self.error_at(start, "the longest window is `365d`"))?;
@@ -197,13 +197,13 @@ impl<'t> Scan<'t> {
         let word = self.word();
         if word == "burst" {
             if builder.burst.is_some() {
-                return Err(self.error_at(start, "`burst` is said twice"));
+                return Err(self.error_at(start, "`burst` is given twice"));
             }
             builder.burst = Some(self.number("the burst, for example `burst 50`")?);
             return Ok(());
         }
         if builder.algorithm.is_some() {
-            return Err(self.error_at(start, "nothing may follow the algorithm but `burst`"));
+            return Err(self.error_at(start, "only `burst` may follow the algorithm"));
         }
         let algorithm = word.parse::<Algorithm>();
         builder.algorithm = Some(algorithm.map_err(|error| {
@@ -243,15 +243,15 @@ mod tests {
     fn errors_point_at_the_character_and_say_what_would_be_right() {
         for (text, at, problem) in [
             ("", 0, "expected an amount"),
-            ("0/0s", 3, "a window of zero"),
+            ("0/0s", 3, "a window cannot be zero"),
             ("5/", 2, "expected a unit"),
             ("5", 1, "expected `/` or `per`"),
             ("1e9/day", 1, "plain digits"),
             ("-3/min", 0, "cannot be negative"),
-            ("1.5/s", 1, "no fractions"),
-            ("5/1.5h", 3, "no fractions"),
+            ("1.5/s", 1, "fractions are not supported"),
+            ("5/1.5h", 3, "fractions are not supported"),
             ("5/min gcra", 6, "same limit as `token_bucket`"),
-            ("5/month", 2, "say days"),
+            ("5/month", 2, "use days"),
             ("5/fortnight", 2, "expected a unit"),
             ("5/min bursts 3", 6, "did you mean"),
             ("5/min sliding_logs", 6, "did you mean `sliding_log`"),
@@ -262,10 +262,10 @@ mod tests {
             ("5/min, 3/s", 5, "expected `burst` or an algorithm"),
             ("∞/s", 0, "expected an amount"),
             (" 2000000000/day", 1, "the largest is 1000000000"),
-            ("5/min burst 3 sliding_log", 6, "has no meaning for sliding_log"),
+            ("5/min burst 3 sliding_log", 6, "cannot be used with sliding_log"),
             ("5/min burst 2000000000", 6, "the largest is 1000000000"),
             ("5/min burst 0", 6, "at least 1"),
-            ("1/365d burst 101", 7, "the largest that works is 100"),
+            ("1/365d burst 101", 7, "the largest possible burst is 100"),
         ] {
             match text.parse::<Limit>() {
                 Err(LimitError::Syntax { at: found, problem: said, .. }) => {

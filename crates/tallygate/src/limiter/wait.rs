@@ -1,4 +1,4 @@
-//! Waiting for one's turn.
+//! Waiting until a call fits.
 
 use std::future::Future;
 use std::hash::{BuildHasher, RandomState};
@@ -9,31 +9,31 @@ use crate::check::Check;
 use crate::decision::Decision;
 use crate::store::Store;
 
-/// Why a turn did not come.
+/// The error of [`Limiter::until_ready`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum NotReady {
-    /// It would come later than the caller is willing to wait. Nothing was charged.
-    #[error("the next turn is {wait:?} away, longer than there is to wait")]
+    /// The next attempt would come later than the caller is willing to wait. Nothing was charged.
+    #[error("the call would have to wait another {wait:?}, which exceeds the time allowed for waiting")]
     TooLate {
         /// How long the next wait would be.
         wait: Duration,
     },
-    /// It will never come: the limit is zero.
+    /// Waiting does not help: the limit is zero.
     #[error("waiting does not help: the limit is zero")]
     Never,
-    /// There was no answer.
+    /// The store gave no answer, or the question is invalid.
     #[error(transparent)]
     Check(#[from] CheckError),
 }
 
 impl<S: Store> Limiter<S> {
-    /// Waits until all checks fit, and charges them: for those who call somebody else's service and must not do so too
-    /// often, together with everybody who shares the store.
+    /// Waits until all checks fit, then charges them. Use it for calls to a service with a rate limit of its own; all
+    /// users of the store share the limit.
     ///
-    /// It waits exactly as long as the store says, and a little longer at random, so that many who wait do not come back at
-    /// once; then it asks again, for others may have been faster. It gives up as soon as the next wait would exceed
-    /// `patience` in all, without waiting for it. `sleep` is the timer of your runtime.
+    /// Waits exactly as long as the store says plus a random jitter, so that many waiters do not return at once, then
+    /// asks again, because others may have been faster. Gives up without waiting as soon as the next wait would exceed
+    /// `patience` in total. `sleep` is the timer of your runtime.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -45,7 +45,7 @@ impl<S: Store> Limiter<S> {
     /// let check = Check::new(Key::new("stripe", "our-account")?, &limit);
     /// for _ in 0..3 {
     ///     limiter.until_ready(&[check], Duration::from_secs(1), tokio::time::sleep).await?;
-    ///     // call them
+    ///     // call the service
     /// }
     /// # Ok(()) }
     /// ```
@@ -70,7 +70,7 @@ impl<S: Store> Limiter<S> {
     }
 }
 
-/// Up to a quarter of a wait, and up to a millisecond at least.
+/// A random duration of up to a quarter of the wait, or up to one millisecond if that is longer.
 fn jitter(wait: Duration) -> Duration {
     let most = (wait / 4).max(Duration::from_millis(1));
     let micros = u64::try_from(most.as_micros()).unwrap_or(u64::MAX);
@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_turn_comes_when_the_limit_says_and_at_most_a_quarter_later() {
+    async fn a_call_is_ready_when_the_limit_says_and_at_most_a_quarter_later() {
         let (limiter, clock) = limiter();
         let limit: Limit = "10/s burst 1".parse().unwrap();
         let check = Check::new(Key::new("p", "s").unwrap(), &limit);
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn nobody_waits_for_what_comes_too_late_or_never() {
+    async fn a_wait_that_is_too_long_or_never_ends_is_not_begun() {
         let (limiter, _) = limiter();
         let sleep = |_| -> std::future::Ready<()> { unreachable!("there is nothing to wait for") };
         let limit: Limit = "1/h".parse().unwrap();

@@ -1,4 +1,4 @@
-//! From a call to a verdict: which policies apply, what the store says, and what it means if it says nothing.
+//! From a call to a verdict: the policies that apply, the store's answer, and what to do if there is none.
 
 use std::time::Instant;
 
@@ -13,25 +13,25 @@ use crate::few::Few;
 use crate::key::Key;
 use crate::store::{MemoryStore, Store, StoreError};
 
-/// The policies that apply to a call, and what the store has said of them so far.
+/// The policies that apply to a call, and the store's answers so far.
 ///
-/// Policies that enforce are charged all or none. Quotas are charged where they fit, unless a policy that enforces denies the
-/// call. Shadows are charged if the call is allowed. All of that is one call to the store, and one instant. A policy that
-/// meets one subject in two descriptors counts it once, with the larger cost. If the store fails, each policy's
-/// [`OnError`] answers, so the error here is only about a question that makes no sense.
+/// Enforcing policies are charged all or none. Quotas are charged where they fit, unless an enforcing policy denies the
+/// call. Shadows are charged if the call is allowed. All of that is one call to the store, as of one instant. A policy
+/// that matches one subject in two descriptors counts it once, with the larger cost. If the store fails, each policy's
+/// [`OnError`] answers; an error is only returned for an invalid question.
 #[derive(Debug)]
 pub struct Evaluation {
-    /// What is known so far.
+    /// The verdict so far.
     verdict: Verdict,
     phase: Phase,
 }
 
-/// Which call to a store comes next. Nearly every question has only one.
+/// The next call to a store. Nearly every question needs only one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Phase {
-    /// The place of its verb in the order of [`ORDER`].
+    /// The position of its verb in [`ORDER`].
     verb: usize,
-    /// The first of the shadows that had no place in one call with the policies that decide, once those were asked.
+    /// The first shadow that did not fit into one call with the policies that decide, once those were asked.
     shadows: Option<usize>,
 }
 
@@ -40,27 +40,27 @@ impl Phase {
     const DONE: Self = Self { verb: usize::MAX, shadows: None };
 }
 
-/// What gives back comes first, and what charges comes last: it depends on what the others were answered.
+/// Verbs that give back come first. Those that charge come last, because they depend on the other answers.
 const ORDER: [Effect; 3] = [Effect::GivesBack, Effect::Reads, Effect::Charges];
 
 /// One call to a store.
 struct Step {
     verb: Verb,
-    /// The rulings that its checks are for, in order: one for each state.
+    /// The rulings that its checks are for, in order, one per state.
     members: Few<usize>,
-    /// Whether the call is denied already.
+    /// Whether the call is already denied.
     denied: bool,
 }
 
 impl Domain {
-    /// What to decide about descriptors, each of them by the policies that it matches.
+    /// Evaluates descriptors, each under the policies that match it.
     pub fn evaluate(&self, asks: &[Ask]) -> Evaluation {
         let descriptors: Vec<&Descriptor> = asks.iter().map(|ask| &ask.descriptor).collect();
         let matches = self.matcher().find(&descriptors).into_iter();
         let matches = matches.filter(|found| asks[found.descriptor].limit.is_none());
         let requested = asks.iter().enumerate().filter_map(|(descriptor, ask)| {
             let limit = ask.limit.clone()?;
-            // Two limits that requests bring along for one caller are two states.
+            // Two limits supplied for one caller are two states.
             let (name, text) = (String::from("limit"), limit.to_string());
             let entries = ask.descriptor.entries().iter().map(|(key, value)| (key.as_str(), value.as_str()));
             let subject = Subject::new(entries.chain([(name.as_str(), text.as_str())]));
@@ -73,14 +73,14 @@ impl Domain {
         Evaluation::new(matches.chain(requested).map(ruling).collect())
     }
 
-    /// What to decide about policies that the caller has matched itself.
+    /// Evaluates policies that the caller has matched itself.
     #[inline]
     pub fn evaluate_matches(&self, matches: impl Into<Few<Match>>, action: Action) -> Evaluation {
         Evaluation::new(matches.into().map(|found| self.ruling(found, action)))
     }
 
-    /// The call of an evaluation of one policy that enforces, for a caller that needs no verdict but only the status of what is
-    /// allowed. `None` has charged nothing, and leaves the request to be evaluated.
+    /// Makes the call of an evaluation of one enforcing policy, for a caller that needs no verdict, only the status of
+    /// an allowed call. `None` means that nothing was charged and the request still has to be evaluated.
     #[inline(always)]
     pub fn check_now<S: Store>(&self, store: &S, policy: usize, subject: &Subject, cost: Cost) -> Option<Status> {
         let policy = &self.policies()[policy];
@@ -107,7 +107,7 @@ impl Evaluation {
         Self { verdict: Verdict::new(rulings), phase: Phase::START }
     }
 
-    /// That of a call that no policy applies to.
+    /// The evaluation of a call that no policy applies to.
     pub fn unlimited() -> Self {
         Self { verdict: Verdict::unlimited(), phase: Phase::START }
     }
@@ -131,7 +131,7 @@ impl Evaluation {
         Ok(self.verdict)
     }
 
-    /// Decides at once, if the store can; `None` has done nothing, and leaves it to [`decide`](Self::decide).
+    /// Decides without waiting, if the store can. `None` means that nothing was done: use [`decide`](Self::decide).
     #[inline]
     pub fn decide_now<S: Store>(&mut self, stores: &Stores<S>) -> Option<Result<Verdict, InvalidCheck>> {
         loop {
@@ -170,7 +170,7 @@ impl Evaluation {
         Ok(None)
     }
 
-    /// The rulings to ask about with a verb: all that decide, and as many shadows as there is room for.
+    /// The rulings to ask about with a verb: all that decide, and as many shadows as fit.
     fn members_of(&mut self, verb: Verb) -> Result<Vec<usize>, InvalidCheck> {
         let Phase { verb: place, shadows: from } = self.phase;
         let asked = |ruling: &Ruling| ruling.action.verb == verb && ruling.source == Source::Unlimited;
@@ -188,7 +188,7 @@ impl Evaluation {
 }
 
 impl Verdict {
-    /// What gives back is asked of the store at once, however much it is: a caller that hangs up leaves none of it undone.
+    /// Sends everything that gives back to the store at once: if the caller is gone, none of it is left undone.
     async fn give_back<S: Store>(&mut self, stores: &Stores<S>, deadline: Option<Instant>) {
         for &verb in Verb::ALL.iter().filter(|verb| verb.effect() == Effect::GivesBack) {
             let members = self.members(|ruling| ruling.action.verb == verb, 0);
@@ -206,7 +206,7 @@ impl Verdict {
         }
     }
 
-    /// One ruling for each state among those that are chosen.
+    /// One ruling per state among the chosen ones.
     fn members(&self, chosen: impl Fn(&Ruling) -> bool, from: usize) -> Vec<usize> {
         let mut members: Vec<usize> = Vec::new();
         for (at, ruling) in self.rulings.iter().enumerate().skip(from) {
@@ -222,7 +222,7 @@ impl Verdict {
         outcome(&self.rulings) != Outcome::Allowed
     }
 
-    /// Whether a quota that the step does not ask about lets the call pass already.
+    /// Whether a quota outside this step already lets the call pass.
     fn quota_passed(&self, step: &Step) -> bool {
         let asked = |ruling: &Ruling| {
             let same = |&member: &usize| self.rulings[member].is_same_state(ruling);
@@ -253,7 +253,7 @@ impl Verdict {
         })
     }
 
-    /// Notes the answer to a step.
+    /// Records the answer to a step.
     #[inline]
     fn record(&mut self, step: &Step, answer: Result<Decision, StoreError>, local: &MemoryStore) {
         match answer {
@@ -281,7 +281,7 @@ impl Verdict {
         }
     }
 
-    /// What one ruling was answered holds for all that are about the same state.
+    /// Copies the answer of one ruling to all rulings of the same state.
     fn spread(&mut self, step: &Step) {
         for &member in step.members.iter() {
             let known = self.rulings[member].clone();
@@ -292,7 +292,7 @@ impl Verdict {
         }
     }
 
-    /// The store cannot answer: each policy has said what to do then.
+    /// The store cannot answer: applies each policy's `on_error`.
     #[cold]
     fn fall_back(&mut self, step: &Step, error: Option<StoreError>, local: &MemoryStore) {
         self.store_error = error.map(Box::new).or(self.store_error.take());
@@ -301,7 +301,7 @@ impl Verdict {
             let ruling = &mut self.rulings[member];
             let Some(limit) = ruling.limit().cloned() else { continue };
             match ruling.policy.on_error() {
-                // A refund that could not be made gave nothing back.
+                // A refund that failed gave nothing back.
                 _ if !step.verb.decides() => {
                     ruling.answered(Status::untouched(&limit), Source::OnErrorAllow, None);
                 }
@@ -329,8 +329,8 @@ impl Verdict {
 }
 
 impl Ruling {
-    /// Notes what a store, or whatever answers in its place, said. Without a store a cost that no wait would satisfy, and a
-    /// limit of zero, are denied all the same.
+    /// Records the answer of a store or of `on_error`. A cost above the capacity and a limit of zero are denied in
+    /// either case.
     #[inline]
     fn answered(&mut self, status: Status, source: Source, decided_at: Option<Timestamp>) {
         (self.status, self.source, self.decided_at) = (status, source, decided_at);
@@ -343,7 +343,7 @@ impl Ruling {
                 _ => Source::TooCostly,
             };
             if matches!(source, Source::OnErrorAllow | Source::OnErrorDeny) {
-                self.status = Status::never(self.limit().expect("it was there just now"));
+                self.status = Status::never(self.limit().expect("the limit was checked above"));
             }
         } else if source == Source::ZeroLimit {
             // Another limit of the call is zero; this one was asked about.

@@ -1,4 +1,4 @@
-//! Which policies a call falls under: the seam between kinds of policy files.
+//! Which policies apply to a call: the interface between kinds of policy files.
 
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -7,36 +7,36 @@ use super::{Excess, Policy, Subject};
 use crate::descriptor::Descriptor;
 use crate::limit::Limit;
 
-/// Finds the policies of a domain that a call falls under.
+/// Finds the policies of a domain that apply to a call.
 ///
-/// Policies are named by their place in the domain, descriptors by their place in the call.
+/// Policies are identified by their position in the domain, descriptors by their position in the call.
 pub trait Matcher: Send + Sync + Debug {
-    /// Every policy that applies, and whom it counts.
+    /// Returns every policy that applies, with its subject.
     fn find(&self, descriptors: &[&Descriptor]) -> Vec<Match>;
 
-    /// For people: what became of each policy, and why.
+    /// Explains, for display, whether each policy applies, and why.
     fn explain(&self, descriptors: &[&Descriptor]) -> Vec<Reason>;
 }
 
 /// A policy that applies to a descriptor of a call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Match {
-    /// Which policy of the domain.
+    /// The position of the policy in the domain.
     pub policy: usize,
-    /// To which descriptor of the call.
+    /// The position of the descriptor in the call.
     pub descriptor: usize,
-    /// Whom it counts.
+    /// The subject that is counted.
     pub subject: Subject,
-    /// The limit of this caller, if it is not the policy's own. `Some(None)` is none at all.
+    /// The override limit of this caller, if there is one. `Some(None)` means unlimited.
     pub limit: Option<Option<Limit>>,
 }
 
-/// What became of a policy for a descriptor, for people.
+/// Whether a policy applies to a descriptor, and why; for display.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Reason {
-    /// Which policy of the domain.
+    /// The position of the policy in the domain.
     pub policy: usize,
-    /// Which descriptor of the call.
+    /// The position of the descriptor in the call.
     pub descriptor: usize,
     /// Whether it applies.
     pub matched: bool,
@@ -50,17 +50,17 @@ pub struct Domain {
     name: String,
     policies: Vec<Arc<Policy>>,
     matcher: Box<dyn Matcher>,
-    /// The place of its first policy among all of its set.
+    /// The position of its first policy in the set.
     pub(super) first: usize,
 }
 
 impl Domain {
-    /// The policy of limits that a request brings along.
+    /// The name of the policy for limits supplied by a request.
     pub const REQUESTED: &str = "requested";
 
-    /// A domain whose `policies` are found by `matcher`.
+    /// Creates a domain whose `policies` are found by `matcher`.
     ///
-    /// One more is added, last: [`Domain::REQUESTED`], for limits that a request brings along.
+    /// One more policy is appended: [`Domain::REQUESTED`], for limits supplied by a request.
     ///
     /// # Panics
     /// If `name` is empty.
@@ -72,22 +72,22 @@ impl Domain {
         Self { name, policies, matcher, first: 0 }
     }
 
-    /// Its name.
+    /// The name.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Its policies; a matcher names them by their place here. The last is for limits that a request brings along.
+    /// The policies, in the order that the matcher refers to. The last is for limits supplied by a request.
     pub fn policies(&self) -> &[Arc<Policy>] {
         &self.policies
     }
 
-    /// What finds them.
+    /// The matcher.
     pub fn matcher(&self) -> &dyn Matcher {
         &*self.matcher
     }
 
-    /// The place of [`Domain::REQUESTED`].
+    /// The position of [`Domain::REQUESTED`].
     pub(super) fn requested(&self) -> usize {
         self.policies.len() - 1
     }

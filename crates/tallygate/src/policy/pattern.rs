@@ -1,8 +1,8 @@
-//! Texts with `*` in them.
+//! Patterns with `*`.
 
 use std::fmt;
 
-/// A text in which every `*` stands for anything, nothing included.
+/// A text in which every `*` matches any text, including none.
 ///
 /// ```
 /// let pattern = tallygate::Pattern::new("/v1/*/items");
@@ -11,27 +11,27 @@ use std::fmt;
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Pattern {
-    /// What stands between the stars.
+    /// The texts between the stars.
     parts: Vec<String>,
 }
 
 impl Pattern {
-    /// The pattern written as `text`.
+    /// Creates a pattern.
     pub fn new(text: &str) -> Self {
         Self { parts: text.split('*').map(str::to_owned).collect() }
     }
 
-    /// Whether there is a `*` in it.
+    /// Whether it contains a `*`.
     pub fn has_star(&self) -> bool {
         self.parts.len() > 1
     }
 
-    /// Whether `text` is of this form.
+    /// Whether `text` matches.
     pub fn matches(&self, text: &str) -> bool {
         let [first, middle @ .., last] = self.parts.as_slice() else { return self.parts[0] == text };
         let Some(rest) = text.strip_prefix(first.as_str()) else { return false };
         let Some(mut rest) = rest.strip_suffix(last.as_str()) else { return false };
-        // The first place will do for each part: what is left for the next is as long as it can be.
+        // Greedy from the left: the first occurrence of each part leaves the most text for the next.
         middle.iter().all(|part| match rest.find(part.as_str()) {
             Some(at) => {
                 rest = &rest[at + part.len()..];
@@ -65,7 +65,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_star_stands_for_anything(pattern in "[ab*]{0,6}", text in "[ab]{0,8}") {
+        fn a_star_matches_any_text(pattern in "[ab*]{0,6}", text in "[ab]{0,8}") {
             let (chars, letters): (Vec<char>, Vec<char>) = (pattern.chars().collect(), text.chars().collect());
             prop_assert_eq!(Pattern::new(&pattern).matches(&text), defined(&chars, &letters));
         }

@@ -1,52 +1,53 @@
-//! Matching as our own files write it: conditions on entries, whom to count, and limits of single values.
+//! The matcher of our own policy files: conditions on entries, partitions and overrides.
 
 use super::{Match, Matcher, Pattern, Reason, Subject};
 use crate::descriptor::Descriptor;
 use crate::limit::Limit;
 
-/// Which descriptors a policy is about, whom it counts there, and who has a limit of their own.
+/// Which descriptors a policy applies to, what it counts by, and which callers have an override.
 ///
-/// A rule applies to a descriptor that meets every condition and has every entry that the partition names.
+/// A rule applies to a descriptor that meets every condition and has every entry of the partition.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Rule {
     conditions: Conditions,
     partition: Vec<String>,
-    /// Another limit, or none at all, for who meets other conditions.
+    /// Another limit, or none, for descriptors that meet other conditions.
     overrides: Vec<(Conditions, Option<Limit>)>,
 }
 
 type Conditions = Vec<(String, Want)>;
 
-/// What a condition wants of an entry.
+/// What a condition requires of an entry.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Want {
-    /// A value of one of these forms.
+    /// The value matches one of these patterns.
     OneOf(Vec<Pattern>),
-    /// That there is none.
+    /// The entry is absent.
     Absent,
 }
 
 impl Rule {
-    /// Applies to every descriptor, and counts all calls together.
+    /// Creates a rule that applies to every descriptor and counts all calls together.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// One condition more.
+    /// Adds a condition.
     #[must_use]
     pub fn when(mut self, key: impl Into<String>, want: Want) -> Self {
         self.conditions.push((key.into(), want));
         self
     }
 
-    /// Counts each value of this entry apart.
+    /// Counts each value of this entry separately.
     #[must_use]
     pub fn partition(mut self, key: impl Into<String>) -> Self {
         self.partition.push(key.into());
         self
     }
 
-    /// Another limit for calls that meet these conditions, or none at all; the first that fits holds.
+    /// Adds an override: another limit, or none, for calls that meet these conditions. The first whose conditions match
+    /// applies.
     #[must_use]
     pub fn or(mut self, conditions: Vec<(String, Want)>, limit: Option<Limit>) -> Self {
         self.overrides.push((conditions, limit));
@@ -58,7 +59,7 @@ impl Rule {
         self.conditions.iter().find(|(key, want)| !want.is_met(descriptor.get(key)))
     }
 
-    /// The first entry to count by that is not there.
+    /// The first entry of the partition that is missing.
     fn missing(&self, descriptor: &Descriptor) -> Option<&String> {
         self.partition.iter().find(|key| descriptor.get(key).is_none())
     }
@@ -67,10 +68,10 @@ impl Rule {
         self.unmet(descriptor).is_none() && self.missing(descriptor).is_none()
     }
 
-    /// What keeps it from applying, in words.
+    /// Why it does not apply.
     fn obstacle(&self, descriptor: &Descriptor) -> Option<String> {
         let unmet = self.unmet(descriptor).map(|(key, want)| want.obstacle(key, descriptor.get(key)));
-        let missing = |key| format!("it counts by `{key}`, and there is no such entry");
+        let missing = |key| format!("it counts by `{key}`, which is missing");
         unmet.or_else(|| self.missing(descriptor).map(missing))
     }
 
@@ -85,7 +86,7 @@ impl Rule {
 }
 
 impl Want {
-    /// One of these forms.
+    /// Requires a value that matches one of these patterns.
     pub fn one_of<'p>(patterns: impl IntoIterator<Item = &'p str>) -> Self {
         Self::OneOf(patterns.into_iter().map(Pattern::new).collect())
     }
@@ -100,12 +101,12 @@ impl Want {
 
     /// Why it is not met.
     fn obstacle(&self, key: &str, value: Option<&str>) -> String {
-        let found = value.map_or("there is none".to_owned(), |value| format!("it is `{}`", value.escape_debug()));
+        let found = value.map_or("it is missing".to_owned(), |value| format!("it is `{}`", value.escape_debug()));
         match self {
-            Self::Absent => format!("`{key}` must be absent, and {found}"),
+            Self::Absent => format!("`{key}` must be absent, but {found}"),
             Self::OneOf(patterns) => {
                 let wanted: Vec<String> = patterns.iter().map(|pattern| format!("`{pattern}`")).collect();
-                format!("it wants `{key}` to be {}, and {found}", wanted.join(" or "))
+                format!("`{key}` must be {}, but {found}", wanted.join(" or "))
             }
         }
     }
@@ -141,11 +142,8 @@ impl Matcher for Rules {
         let reasons = self.pairs(descriptors).map(|(policy, rule, at, descriptor)| {
             let obstacle = rule.obstacle(descriptor);
             let met = || {
-                let own = if rule.own_limit(descriptor).is_some() { "; a limit of its own holds" } else { "" };
-                format!(
-                    "every condition is met; it counts {}{own}",
-                    rule.subject_of(descriptor).as_str().escape_debug()
-                )
+                let own = if rule.own_limit(descriptor).is_some() { "; an override applies" } else { "" };
+                format!("all conditions match; it counts {}{own}", rule.subject_of(descriptor).as_str().escape_debug())
             };
             Reason { policy, descriptor: at, matched: obstacle.is_none(), because: obstacle.unwrap_or_else(met) }
         });
@@ -176,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn each_value_is_counted_apart_and_may_have_a_limit_of_its_own() {
+    fn each_value_is_counted_separately_and_may_have_an_override() {
         let own: Limit = "1000/min".parse().unwrap();
         let pro = vec![("plan".to_owned(), Want::one_of(["pro"]))];
         let root = vec![("user".to_owned(), Want::one_of(["0"]))];
@@ -194,7 +192,7 @@ mod tests {
     }
 
     proptest! {
-        /// What is decided, and what people are told about it.
+        /// The decision and its explanation agree.
         #[test]
         fn what_applies_is_what_has_no_obstacle(
             wants in prop::collection::vec(("[ab]", prop::option::of(prop::collection::vec("[xy*]{0,2}", 1..3))), 0..3),
@@ -213,11 +211,11 @@ mod tests {
     }
 
     #[test]
-    fn people_are_told_why() {
+    fn an_explanation_says_why() {
         let rules = Rules(vec![Rule::new().when("plan", Want::one_of(["pro"])).partition("user")]);
-        let told = |descriptor: Descriptor| rules.explain(&[&descriptor]).remove(0).because;
-        assert_eq!(told(user("1")), "every condition is met; it counts user=1");
-        assert_eq!(told(user("2")), "it wants `plan` to be `pro`, and it is `free`");
-        assert_eq!(told(Descriptor::new().with("plan", "pro")), "it counts by `user`, and there is no such entry");
+        let because = |descriptor: Descriptor| rules.explain(&[&descriptor]).remove(0).because;
+        assert_eq!(because(user("1")), "all conditions match; it counts user=1");
+        assert_eq!(because(user("2")), "`plan` must be `pro`, but it is `free`");
+        assert_eq!(because(Descriptor::new().with("plan", "pro")), "it counts by `user`, which is missing");
     }
 }

@@ -1,4 +1,4 @@
-//! All policies together: immutable, swapped whole.
+//! All policies: immutable, replaced as a whole.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -6,33 +6,33 @@ use std::sync::Arc;
 use super::{Domain, Policy, Reason};
 use crate::descriptor::Descriptor;
 
-/// All policies, by domain. It never changes: a new one takes its place.
+/// All policies, by domain. Immutable: a reload creates a new set.
 #[derive(Debug, Default)]
 pub struct PolicySet {
     domains: Vec<Domain>,
-    /// Where each domain is.
+    /// The position of each domain.
     places: HashMap<String, usize>,
 }
 
-/// Why policies cannot be together.
+/// The error of policies that cannot be in one set.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PolicySetError {
-    /// Two domains have one name.
-    #[error("there are two domains named `{0}`: join them, or rename one")]
+    /// Two domains have the same name.
+    #[error("there are two domains named `{0}`: merge them, or rename one")]
     SameDomain(String),
-    /// Two policies have one name.
-    #[error("domain `{domain}` has two policies named `{policy}`: their counts would mix; rename one")]
+    /// Two policies have the same name.
+    #[error("domain `{domain}` has two policies named `{policy}`: rename one, because they would share their counts")]
     SamePolicy {
         /// The domain.
         domain: String,
-        /// Its policy.
+        /// The policy.
         policy: String,
     },
 }
 
 impl PolicySet {
-    /// These domains and no others.
+    /// Creates a set of these domains.
     pub fn new(mut domains: Vec<Domain>) -> Result<Self, PolicySetError> {
         let mut places = HashMap::new();
         let mut first = 0;
@@ -51,7 +51,7 @@ impl PolicySet {
         Ok(Self { domains, places })
     }
 
-    /// The domain of this name.
+    /// The domain with this name.
     pub fn domain(&self, name: &str) -> Option<&Domain> {
         self.places.get(name).map(|at| &self.domains[*at])
     }
@@ -61,12 +61,12 @@ impl PolicySet {
         &self.domains
     }
 
-    /// All policies, domain after domain; a [`Ruling`](super::Ruling) names its policy by the place here.
+    /// All policies, domain by domain. [`Ruling::place`](super::Ruling::place) is the position in this order.
     pub fn policies(&self) -> impl Iterator<Item = &Arc<Policy>> {
         self.domains.iter().flat_map(Domain::policies)
     }
 
-    /// For people: what becomes of each policy of `domain`, and why. Nothing is charged.
+    /// Explains, for display, whether each policy of `domain` applies, and why. Nothing is charged.
     pub fn explain(&self, domain: &str, descriptors: &[&Descriptor]) -> Vec<(&Arc<Policy>, Reason)> {
         let Some(domain) = self.domain(domain) else { return Vec::new() };
         let reasons = domain.matcher().explain(descriptors).into_iter();

@@ -1,11 +1,11 @@
-//! Where policies keep their states: a store, and one beside it for when it cannot answer.
+//! Where policies keep their states: the shared store, and a local one for when it cannot answer.
 
 use std::sync::Arc;
 
 use crate::store::MemoryStore;
 
-/// The store that decides, and the one in this process that decides for policies that say `on_error: local` while the first
-/// cannot. Cheap to clone if the store is.
+/// The store that decides, and the local store in this process that decides for policies with `on_error: local` while
+/// the first cannot. Cheap to clone if the store is.
 #[derive(Debug, Clone)]
 pub struct Stores<S> {
     pub(super) shared: S,
@@ -13,18 +13,18 @@ pub struct Stores<S> {
 }
 
 impl<S> Stores<S> {
-    /// `shared`, and an empty store beside it.
+    /// Creates the pair of `shared` and an empty local store.
     pub fn new(shared: S) -> Self {
         Self { shared, local: Arc::default() }
     }
 
-    /// The same with another local store, such as one that others use too.
+    /// Replaces the local store, for example with a shared one.
     #[must_use]
     pub fn with_local(self, local: Arc<MemoryStore>) -> Self {
         Self { local, ..self }
     }
 
-    /// The same local store beside another store.
+    /// The same local store with another shared store.
     pub fn with_shared<T>(&self, shared: T) -> Stores<T> {
         Stores { shared, local: Arc::clone(&self.local) }
     }
@@ -34,7 +34,7 @@ impl<S> Stores<S> {
         &self.shared
     }
 
-    /// The one beside it.
+    /// The local store.
     pub fn local(&self) -> &Arc<MemoryStore> {
         &self.local
     }

@@ -1,4 +1,4 @@
-//! Whom a policy counts, as one text.
+//! The subject of a policy, as one text.
 
 use std::fmt;
 use std::hash::{Hash, Hasher};
@@ -6,7 +6,7 @@ use std::net::Ipv4Addr;
 
 use crate::key::digest;
 
-/// Longer ones are written as a digest.
+/// Longer subjects are replaced by a digest.
 const LONGEST: usize = 512;
 
 /// Each octet and a dot, as the bytes of a number.
@@ -28,10 +28,10 @@ const OCTETS: [u32; 256] = {
     texts
 };
 
-/// Whom a policy counts, as one text: `key=value,key=value`, or `all`. One that is short, as most are, lies where it is
-/// written and allocates nothing.
+/// The subject of a policy, as one text: `key=value,key=value`, or `all`. Short subjects, which most are, are stored
+/// inline without allocation.
 ///
-/// `,`, `=` and `\` are escaped, so no two lists of entries are written alike.
+/// `,`, `=` and `\` are escaped, so different entries never have the same text.
 ///
 /// ```
 /// use tallygate::Subject;
@@ -48,13 +48,13 @@ enum Text {
     Long(String),
 }
 
-/// Whole words, which are moved as such; the last byte is the length.
+/// Aligned so that it is moved in whole words. The last byte is the length.
 #[derive(Clone, Copy)]
 #[repr(align(8))]
 struct Short([u8; 32]);
 
 impl Subject {
-    /// The subject made of these entries.
+    /// Creates the subject of these entries.
     pub fn new<'e>(entries: impl IntoIterator<Item = (&'e str, &'e str)>) -> Self {
         let mut text = Text::Short(Short::EMPTY);
         for (key, value) in entries {
@@ -66,7 +66,7 @@ impl Subject {
             text.push_escaped(value);
         }
         match text.as_bytes().len() {
-            // No list of entries is written so: each has its `=`.
+            // No list of entries has this text: each entry has its `=`.
             0 => text.push("all"),
             1..=LONGEST => {}
             _ => text = Text::Long(digest(text.as_bytes(), 32)),
@@ -74,11 +74,11 @@ impl Subject {
         Self(text)
     }
 
-    /// The subject of an address, which is that of its text under the key `address`. It is on the way of most requests, so
-    /// it is written in a fraction of the time.
+    /// Creates the subject of an address, equal to its text under the key `address`. A fast path, because most requests
+    /// take it.
     #[inline(always)]
     pub fn of_ipv4(address: Ipv4Addr) -> Self {
-        // In a register, so that whoever reads it next need not wait for fifteen small stores.
+        // Built in a register, so that the next read does not stall on fifteen small stores.
         let (mut digits, mut length) = (0_u128, 0);
         for octet in address.octets() {
             digits |= u128::from(OCTETS[usize::from(octet)]) << (8 * length);
@@ -94,7 +94,7 @@ impl Subject {
 
     /// The text.
     pub fn as_str(&self) -> &str {
-        std::str::from_utf8(self.0.as_bytes()).expect("only whole texts are pushed")
+        std::str::from_utf8(self.0.as_bytes()).expect("only whole strings are pushed")
     }
 }
 
@@ -107,7 +107,7 @@ impl Short {
         &self.0[..usize::from(self.0[Self::LENGTH])]
     }
 
-    /// Appends it if there is room.
+    /// Appends `part` if there is room.
     fn push(&mut self, part: &str) -> bool {
         let from = self.as_bytes().len();
         let end = from + part.len();
@@ -144,7 +144,7 @@ impl Text {
 
     fn outgrow(&mut self, part: &str) {
         let mut text = String::with_capacity(64 + part.len());
-        text.push_str(std::str::from_utf8(self.as_bytes()).expect("only whole texts are pushed"));
+        text.push_str(std::str::from_utf8(self.as_bytes()).expect("only whole strings are pushed"));
         text.push_str(part);
         *self = Self::Long(text);
     }
@@ -216,13 +216,13 @@ mod tests {
         }
 
         #[test]
-        fn an_address_is_written_as_everybody_writes_it(address: Ipv4Addr) {
+        fn an_address_has_its_usual_text_form(address: Ipv4Addr) {
             let text = address.to_string();
             prop_assert_eq!(Subject::of_ipv4(address), Subject::new([("address", text.as_str())]));
         }
 
         #[test]
-        fn short_or_long_all_of_it_is_there(entries in prop::collection::vec(("[a-zé]{0,9}", "[a-zé]{0,30}"), 1..5)) {
+        fn short_and_long_subjects_are_complete(entries in prop::collection::vec(("[a-zé]{0,9}", "[a-zé]{0,30}"), 1..5)) {
             let whole: Vec<String> = entries.iter().map(|(key, value)| format!("{key}={value}")).collect();
             prop_assert_eq!(written(&entries).to_string(), whole.join(","));
         }

@@ -12,24 +12,24 @@ use crate::key::Key;
 use crate::limit::Limit;
 use crate::store::{Store, StoreError};
 
-/// The answer to a call under policies: what became of it, and one ruling for each policy that applied to a descriptor.
+/// The answer to a call under policies: the outcome, and one ruling for each policy that applied to a descriptor.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Verdict {
     pub(super) rulings: Few<Ruling>,
     pub(super) decided_at: Option<Timestamp>,
     pub(super) split: bool,
-    /// In a box, as it is rare and large.
+    /// Boxed, as it is rare and large.
     pub(super) store_error: Option<Box<StoreError>>,
 }
 
-/// What becomes of a call.
+/// The outcome of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Outcome {
-    /// It may proceed.
+    /// The call may proceed.
     Allowed,
-    /// A limit is used up.
+    /// The call is over a limit.
     Denied,
-    /// The store cannot answer, and a policy denies what it cannot decide.
+    /// The store cannot answer, and a policy denies such calls (fail closed).
     Unavailable,
 }
 
@@ -40,16 +40,16 @@ pub struct Ruling {
     pub(super) place: usize,
     pub(super) descriptor: usize,
     pub(super) subject: Subject,
-    /// The limit of this caller, if it is not the policy's own.
+    /// The override limit of this caller, if there is one.
     pub(super) own: Option<Option<Limit>>,
     pub(super) action: Action,
     pub(super) status: Status,
     pub(super) source: Source,
-    /// When, on the clock of the store that decided it.
+    /// When it was decided, on the clock of the store that decided it.
     pub(super) decided_at: Option<Timestamp>,
 }
 
-/// What rulings mean together.
+/// The outcome of rulings together.
 pub(super) fn outcome(rulings: &[Ruling]) -> Outcome {
     let of = |mode: Mode| rulings.iter().filter(move |ruling| ruling.mode() == mode);
     let denied = |ruling: &Ruling| !ruling.status.allowed();
@@ -76,7 +76,7 @@ impl Verdict {
         Self { rulings, decided_at: None, split: false, store_error: None }
     }
 
-    /// What becomes of the call.
+    /// The outcome of the call.
     pub fn outcome(&self) -> Outcome {
         outcome(&self.rulings)
     }
@@ -86,28 +86,29 @@ impl Verdict {
         self.outcome() == Outcome::Allowed
     }
 
-    /// One ruling for each policy that applied, in the order of policies and descriptors.
+    /// One ruling for each policy that applied, ordered by policy and descriptor.
     pub fn rulings(&self) -> &[Ruling] {
         &self.rulings
     }
 
-    /// The ruling that binds: of those that can refuse, the denied one with the longest wait, or else the one with least
-    /// left. `None` if no limit applied.
+    /// The binding ruling: of those that can refuse, the denied one with the longest wait, or else the one with the
+    /// least left. `None` if no limit applied.
     pub fn binding(&self) -> Option<&Ruling> {
         let limits = self.rulings.iter().filter(|ruling| ruling.mode() != Mode::Shadow && ruling.limit().is_some());
         let outcome = self.outcome();
         let binds = |ruling: &&Ruling| match outcome {
-            // A quota that is used up binds only if the call is denied.
+            // A used-up quota binds only if the call is denied.
             Outcome::Allowed => ruling.mode() != Mode::Quota || ruling.status.allowed(),
-            // Of a policy that could not be evaluated nobody knows the wait.
+            // The wait of a policy that could not be evaluated is unknown.
             Outcome::Denied => ruling.source != Source::OnErrorDeny,
             Outcome::Unavailable => true,
         };
         limits.clone().filter(binds).max_by(|a, b| a.status.tightness(&b.status)).or_else(|| limits.clone().next())
     }
 
-    /// Gives back what the call was charged: for those who learn only afterwards whether it counts. Answers the verdict as it
-    /// is then. What cannot be given back stays charged. Once polled, it need not be waited for.
+    /// Gives back what the call was charged, for callers that learn only afterwards whether it counts. Returns the
+    /// updated verdict. What cannot be given back stays charged. Once polled, the refund completes even if the future
+    /// is dropped.
     pub async fn refund<S: Store>(mut self, stores: &Stores<S>) -> Self {
         let (local, shared) = self.charged();
         let chunks: Vec<&[usize]> = shared.chunks(Call::MAX_CHECKS).collect();
@@ -123,7 +124,8 @@ impl Verdict {
         self
     }
 
-    /// The same at once, if the store can; otherwise false, and nothing has happened.
+    /// Like [`refund`](Self::refund), if the store can answer without waiting. Returns false if it cannot and nothing
+    /// was done.
     pub fn refund_now<S: Store>(&mut self, stores: &Stores<S>) -> bool {
         let (local, shared) = self.charged();
         self.refund_now_from(&shared, &stores.shared) && self.refund_now_from(&local, &*stores.local)
@@ -140,7 +142,7 @@ impl Verdict {
         true
     }
 
-    /// The rulings whose units were charged, each state once: by the local store, and by the shared one.
+    /// The rulings whose units were charged, one per state: by the local store, and by the shared one.
     fn charged(&self) -> (Vec<usize>, Vec<usize>) {
         let charged = self.distinct().filter(|&at| self.rulings[at].charged() > 0);
         charged.partition(|&at| self.rulings[at].source == Source::OnErrorLocal)
@@ -167,12 +169,12 @@ impl Verdict {
         }
     }
 
-    /// The rulings of distinct states, for those who add up: one state that several descriptors met was charged once.
+    /// The rulings of distinct states, for totals: a state that matched in several descriptors was charged once.
     pub fn states(&self) -> impl Iterator<Item = &Ruling> {
         self.distinct().map(|at| &self.rulings[at])
     }
 
-    /// The instant on the store's clock as of which it was decided, if a store was asked. A refund names it.
+    /// When the decision was made, on the store's clock, if a store was asked.
     pub fn decided_at(&self) -> Option<Timestamp> {
         self.decided_at
     }
@@ -194,52 +196,52 @@ impl Ruling {
         &self.policy
     }
 
-    /// The place of the policy among all of the set.
+    /// The position of the policy in the set.
     pub fn place(&self) -> usize {
         self.place
     }
 
-    /// Which descriptor of the call.
+    /// The position of the descriptor in the call.
     pub fn descriptor(&self) -> usize {
         self.descriptor
     }
 
-    /// Whom it counts.
+    /// The subject that was counted.
     pub fn subject(&self) -> &str {
         self.subject.as_str()
     }
 
-    /// The limit that held: the policy's, or this caller's own. `None` never refuses.
+    /// The limit that applied: the caller's override or the policy's. `None` never refuses.
     pub fn limit(&self) -> Option<&Limit> {
         self.policy.limit_or(self.own.as_ref())
     }
 
-    /// What the limit says.
+    /// The status of the limit.
     pub fn status(&self) -> &Status {
         &self.status
     }
 
-    /// Where that came from.
+    /// Where the status came from.
     pub fn source(&self) -> Source {
         self.source
     }
 
-    /// Whether the policy refuses.
+    /// The mode of the policy.
     pub fn mode(&self) -> Mode {
         self.policy.mode()
     }
 
-    /// What was to be done.
+    /// What the call asked for.
     pub fn action(&self) -> Action {
         self.action
     }
 
-    /// The units that were charged.
+    /// The units charged.
     pub fn charged(&self) -> u64 {
         if self.action.verb.effect() == Effect::Charges { self.status.units() } else { 0 }
     }
 
-    /// The units that a refund gave back.
+    /// The units given back by a refund.
     pub fn refunded(&self) -> u64 {
         if self.action.verb == Verb::Refund { self.status.units() } else { 0 }
     }
@@ -249,14 +251,14 @@ impl Ruling {
         Some(Receipt::new(self.check()?, Cost::new(self.charged()).ok()?, self.decided_at))
     }
 
-    /// What to ask of a store, unless nothing limits it.
+    /// The check for the store, unless no limit applies.
     pub(super) fn check(&self) -> Option<Check<'_>> {
         let key = Key::new(self.policy.key_name(), &self.subject).expect("a policy and a subject make a key");
         let check = Check::new(key, self.limit()?);
         Some(check.cost(self.action.cost).with_charged_at(self.action.charged_at))
     }
 
-    /// Whether both are about one state.
+    /// Whether both are about the same state.
     pub(super) fn is_same_state(&self, other: &Self) -> bool {
         self.place == other.place && self.subject == other.subject
     }

@@ -1,4 +1,4 @@
-//! The embedded store: states in this process, sharded so that threads do not queue.
+//! The embedded store: states in this process, sharded to reduce lock contention.
 
 mod print;
 mod shard;
@@ -16,11 +16,10 @@ use crate::sync::{Mutex, MutexGuard};
 use print::{Factors, Print};
 use shard::{Mode, Shard, Step, no_room};
 
-/// Keeps states in this process. Needs nothing, runs no thread, sweeps what has expired while it works, and never holds
-/// more keys than it was told to.
+/// Keeps states in this process. It needs no thread: it removes expired states as it works. It never holds more keys
+/// than its capacity.
 ///
-/// In memory a key is the 128-bit keyed hash of its parts: all keys have one size, and nobody outside can choose two
-/// that meet.
+/// In memory a key is a 128-bit keyed hash: all keys have the same size, and no one outside can construct a collision.
 #[derive(Debug)]
 pub struct MemoryStore {
     shards: Box<[Padded]>,
@@ -28,22 +27,22 @@ pub struct MemoryStore {
     clock: Clock,
 }
 
-/// A shard on cache lines of its own: neighbours do not slow each other.
+/// A shard on its own cache lines, to avoid false sharing.
 #[derive(Debug)]
 #[repr(align(128))]
 struct Padded(Mutex<Shard>);
 
-/// What happens to keys that are new when the store is full of keys that still count.
+/// What happens to new keys when the store is full of keys that still count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Overflow {
     /// They are denied.
     Deny,
-    /// For each policy they share this many states between them, chosen by the key: some may be denied for what others
-    /// used, and no state that still counts is dropped. A key that finds room later starts afresh.
+    /// For each policy, new keys share this many states, chosen by a hash of the key. Some callers may be denied for
+    /// what others used, but no state that still counts is dropped. A key that finds room later starts afresh.
     Shared(usize),
 }
 
-/// The settings of a [`MemoryStore`].
+/// Builds a [`MemoryStore`].
 #[derive(Debug, Clone)]
 #[must_use = "call `.build()`"]
 pub struct MemoryStoreBuilder {
@@ -54,32 +53,32 @@ pub struct MemoryStoreBuilder {
 }
 
 impl MemoryStore {
-    /// A store for a million keys on the system's clock.
+    /// Creates a store for one million keys on the system clock.
     pub fn new() -> Self {
         Self::builder().build()
     }
 
-    /// A store with other settings.
+    /// Starts a store with other settings.
     pub fn builder() -> MemoryStoreBuilder {
         MemoryStoreBuilder { capacity: 1_000_000, overflow: Overflow::Shared(1024), clock: None, sweep: true }
     }
 
-    /// The present instant on the store's clock.
+    /// The current instant on the store's clock.
     pub fn now(&self) -> Timestamp {
         self.clock.now()
     }
 
-    /// How many states and counters it holds, expired ones that are not swept yet included.
+    /// The number of states and counters, including expired ones that are not yet removed.
     pub fn len(&self) -> usize {
         self.shards.iter().map(|shard| lock(shard).len()).sum()
     }
 
-    /// Whether it holds nothing.
+    /// Whether the store holds nothing.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The state of a check in the form in which a shared store keeps it, if there is one.
+    /// The state of a check as a shared store would keep it, if there is one.
     pub fn encoded_state(&self, check: &Check<'_>) -> Option<EncodedState> {
         let print = self.print(&check.key);
         lock(self.shard_of(print)).encoded(print, check.limit.algorithm())
@@ -88,15 +87,15 @@ impl MemoryStore {
     #[inline(always)]
     pub(crate) fn answer(&self, call: &Call<'_>) -> Decision {
         match (call.verb(), call.checks()) {
-            // Whatever its mode, a check alone is charged if it fits.
+            // A single check is charged if it fits, whatever its mode.
             (Verb::Check, [check]) if check.is_plain() && !call.is_denied() => self.charge_one(check),
-            // A copy, so that the common call need not lie in memory for the sake of this one.
+            // Cloned so that the common call can stay in registers.
             _ => self.answer_any(&call.clone()),
         }
     }
 
-    /// The common call. In line, into the function that returns the decision: each copy on its way would wait for the stores
-    /// before it.
+    /// The common call. Inlined into the function that returns the decision, because copies of it would stall on store
+    /// forwarding.
     #[inline(always)]
     pub(crate) fn charge_one(&self, check: &Check<'_>) -> Decision {
         let now = self.clock.now();
@@ -117,7 +116,7 @@ impl MemoryStore {
     fn answer_any(&self, call: &Call<'_>) -> Decision {
         let checks = call.checks();
         let prints: Vec<Print> = checks.iter().map(|check| self.print(&check.key)).collect();
-        // Locked in order of their index: two calls can never wait for each other.
+        // Shards are locked in order of their index, so two calls cannot deadlock.
         let mut order: Vec<usize> = prints.iter().map(|print| self.shard_index(*print)).collect();
         order.sort_unstable();
         order.dedup();
@@ -177,22 +176,22 @@ impl MemoryStore {
         Decision::new(allowed, steps.into_iter().zip(checks).map(hopeless).collect(), source, now)
     }
 
-    /// One with the same states, on the same clock.
+    /// A copy with the same states, on the same clock.
     pub(crate) fn copy(&self) -> Self {
         let shards = self.shards.iter().map(|shard| Padded(Mutex::new(lock(shard).clone())));
         Self { shards: shards.collect(), factors: self.factors.clone(), clock: self.clock.clone() }
     }
 
-    /// The clock is read before the locks are taken, so that others wait for less; who waited longest may come last. This
-    /// puts the instants in the order in which they are decided.
+    /// The clock is read before locking to keep the critical section short, so instants can arrive out of order. This
+    /// restores the order in which decisions are made.
     #[inline(always)]
     fn in_order(&self, now: Timestamp, latest: Timestamp) -> Timestamp {
-        // A clock moved by hand is taken at its word.
+        // A manual clock is taken at its word.
         if now >= latest || !self.clock.runs() { now } else { self.out_of_order(now, latest) }
     }
 
-    /// A moment's wait is put behind what was decided meanwhile. A longer one, or a clock that was set back: only a new
-    /// reading can tell.
+    /// After a short wait for the lock, the latest instant is used. After a longer one, or if the clock was set back,
+    /// only a new reading can tell which.
     #[cold]
     fn out_of_order(&self, now: Timestamp, latest: Timestamp) -> Timestamp {
         const MOMENT: u64 = 1_000_000;
@@ -217,10 +216,10 @@ impl MemoryStore {
 
 /// The locked shards of a call.
 struct Shards<'s, 'g> {
-    /// Their indices, sorted.
+    /// The indices of the locked shards, sorted.
     order: &'s [usize],
     guards: &'s mut [MutexGuard<'g, Shard>],
-    /// Of all shards.
+    /// The number of all shards.
     count: usize,
 }
 
@@ -231,13 +230,13 @@ impl Shards<'_, '_> {
         &mut self.guards[found.expect("every shard of the call is locked")]
     }
 
-    /// Judges each check alone, and charges none.
+    /// Judges each check on its own, without charging.
     fn judge(&mut self, checks: &[Check<'_>], prints: &[Print], now: u64, mode: Mode) -> Vec<Step> {
         let mut steps: Vec<Step> = Vec::with_capacity(checks.len());
         for (at, check) in checks.iter().enumerate() {
             // Each earlier check of the call may add a key before this one does.
             let mut step = self.of(prints[at]).step(prints[at], check, now, mode, at);
-            // A state must not be charged by two checks that were each judged alone.
+            // Two checks that were judged separately must not charge the same state.
             let same_state = |other: usize| {
                 let same_table = checks[other].limit.algorithm().kind() == check.limit.algorithm().kind();
                 let same_shard = prints[other].shard(self.count) == prints[at].shard(self.count);
@@ -267,35 +266,35 @@ impl Default for MemoryStore {
 
 impl MemoryStoreBuilder {
     const MOST_SHARDS: usize = 64;
-    /// Fewer keys than this in a shard, and chance would fill one long before the others.
+    /// With fewer keys per shard, random imbalance would fill one shard long before the others.
     const KEYS_PER_SHARD: usize = 4096;
 
-    /// The most keys it may hold. One million unless said.
+    /// Sets the maximum number of keys. Defaults to one million.
     pub fn capacity(mut self, keys: usize) -> Self {
         self.capacity = keys.max(1);
         self
     }
 
-    /// What happens beyond that. 1024 shared states for each policy unless said.
+    /// Sets what happens beyond the capacity. Defaults to 1024 shared states for each policy.
     pub fn overflow(mut self, overflow: Overflow) -> Self {
         self.overflow = overflow;
         self
     }
 
-    /// Another clock than the system's.
+    /// Sets the clock. Defaults to the system clock.
     pub fn clock(mut self, clock: impl Into<Clock>) -> Self {
         self.clock = Some(clock.into());
         self
     }
 
-    /// Never drops a state: for tests that compare with a store whose keys do not expire.
+    /// Never drops a state; for tests that compare with a store whose keys do not expire.
     #[doc(hidden)]
     pub fn without_sweep(mut self) -> Self {
         self.sweep = false;
         self
     }
 
-    /// The store.
+    /// Builds the store.
     pub fn build(self) -> MemoryStore {
         let count = (self.capacity / Self::KEYS_PER_SHARD).clamp(1, Self::MOST_SHARDS);
         let count = if count.is_power_of_two() { count } else { count.next_power_of_two() / 2 };
@@ -339,8 +338,8 @@ impl Counters for MemoryStore {
 mod tests {
     use super::*;
 
-    /// A thread that was stopped for seconds between reading the clock and taking the lock brought an instant from before:
-    /// it was taken for a clock that had been set back, and the next call found seconds of refill.
+    /// A thread that was suspended for seconds between reading the clock and locking brought an old instant. It was
+    /// taken for a clock that had been set back, and the next call found seconds of refill.
     #[test]
     fn a_long_wait_for_the_lock_does_not_turn_the_clock_back() {
         let store = MemoryStore::new();
@@ -351,7 +350,7 @@ mod tests {
         assert_eq!(store.in_order(moment, latest), latest);
     }
 
-    /// Each policy had shared states of its own, and whoever could name policies could fill the memory with them.
+    /// Each policy had its own shared states, so a caller who could name policies could exhaust the memory.
     #[test]
     fn a_full_store_stays_bounded_whatever_policies_are_named() {
         let store = MemoryStore::builder().capacity(100).overflow(Overflow::Shared(2)).build();
@@ -365,7 +364,7 @@ mod tests {
         };
         let allowed = (0..10_000).filter(|&at| check(&name(at)).allowed()).count();
         assert_eq!((allowed, store.len()), (228, 228));
-        // Who had a state before still has it.
+        // Keys that had a state before still have it.
         assert!(check(&name(0)).allowed() && check(&name(200)).allowed());
     }
 

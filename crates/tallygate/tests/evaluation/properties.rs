@@ -1,4 +1,4 @@
-//! Random policies and calls against a model that counts on its fingers.
+//! Random policies and calls against a simple model.
 
 use std::collections::HashMap;
 
@@ -7,13 +7,13 @@ use tallygate::{Effect, Evaluation, Store};
 
 use super::*;
 
-/// A policy: its mode, what it does with an excess, its limit (`None`: unlimited), and whether it counts callers apart.
+/// A policy: its mode, its excess, its limit (`None`: unlimited), and whether it counts callers separately.
 #[derive(Debug, Clone)]
 struct Written {
     mode: Mode,
     excess: Excess,
     amount: Option<u64>,
-    apart: bool,
+    partitioned: bool,
 }
 
 impl Written {
@@ -23,23 +23,23 @@ impl Written {
     }
 
     fn rule(&self) -> Rule {
-        if self.apart { Rule::new().partition("user") } else { Rule::new() }
+        if self.partitioned { Rule::new().partition("user") } else { Rule::new() }
     }
 }
 
-/// Who, and what to do.
-type Told = (usize, Action);
+/// The caller, and the action.
+type Request = (usize, Action);
 
 fn policies() -> impl Strategy<Value = Vec<Written>> {
     let mode = prop::sample::select(Mode::ALL);
     let excess = prop::sample::select(Excess::ALL);
     let amount = prop_oneof![1 => Just(None), 1 => Just(Some(0)), 8 => (1..9_u64).prop_map(Some)];
     let policy = (mode, excess, amount, any::<bool>());
-    let policy = policy.prop_map(|(mode, excess, amount, apart)| Written { mode, excess, amount, apart });
+    let policy = policy.prop_map(|(mode, excess, amount, partitioned)| Written { mode, excess, amount, partitioned });
     prop::collection::vec(policy, 1..5)
 }
 
-fn calls() -> impl Strategy<Value = Vec<Vec<Told>>> {
+fn calls() -> impl Strategy<Value = Vec<Vec<Request>>> {
     let cost = || (1..7_u64).prop_map(|units| Cost::new(units).unwrap());
     let charge = prop_oneof![
         6 => cost().prop_map(|cost| Action::new(Verb::Check, cost)),
@@ -49,7 +49,7 @@ fn calls() -> impl Strategy<Value = Vec<Vec<Told>>> {
     prop::collection::vec(prop::collection::vec((0..2_usize, charge), 1..4), 1..12)
 }
 
-/// What is used, by policy and subject.
+/// The used units, by policy and subject.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 struct Model(HashMap<(usize, usize), u64>);
 
@@ -62,9 +62,9 @@ impl Model {
         *self.0.entry(key).or_default() += units;
     }
 
-    /// Decides a call as the documentation says; whether it is allowed.
-    fn call(&mut self, policies: &[Written], call: &[Told]) -> bool {
-        // Who is met how, and with which cost: once for each policy, subject and kind of charge.
+    /// Decides a call as documented. Returns whether it is allowed.
+    fn call(&mut self, policies: &[Written], call: &[Request]) -> bool {
+        // Whom the policies match, and at which cost: one entry per policy, subject and effect.
         let mut met: [HashMap<(usize, usize), u64>; 3] = Default::default();
         for (at, policy) in policies.iter().enumerate() {
             for (user, charge) in call {
@@ -74,7 +74,7 @@ impl Model {
                     Effect::Reads => 1,
                     Effect::Charges => 2,
                 };
-                let most = met[kind].entry((at, if policy.apart { *user } else { 0 })).or_default();
+                let most = met[kind].entry((at, if policy.partitioned { *user } else { 0 })).or_default();
                 *most = (*most).max(cost);
             }
         }
@@ -133,8 +133,8 @@ impl<S: Store> Real<S> {
         Self { stores, set: PolicySet::new(vec![domain]).unwrap() }
     }
 
-    fn evaluate(&self, call: &[Told]) -> Evaluation {
-        let ask = |(user, charge): &Told| Ask {
+    fn evaluate(&self, call: &[Request]) -> Evaluation {
+        let ask = |(user, charge): &Request| Ask {
             descriptor: Descriptor::new().with("user", user.to_string()),
             action: *charge,
             limit: None,
@@ -143,7 +143,7 @@ impl<S: Store> Real<S> {
         self.set.domain("d").unwrap().evaluate(&asks)
     }
 
-    fn call(&self, call: &[Told]) -> Verdict {
+    fn call(&self, call: &[Request]) -> Verdict {
         ready(self.evaluate(call).decide(&self.stores, None)).unwrap()
     }
 }
@@ -164,16 +164,16 @@ proptest! {
                 for user in 0..2 {
                     let looked = real.call(&[(user, Action::new(Verb::Peek, Cost::ONE))]);
                     let ruling = looked.rulings().iter().find(|ruling| ruling.place() == at).unwrap();
-                    let used = model.used((at, if policy.apart { user } else { 0 }));
+                    let used = model.used((at, if policy.partitioned { user } else { 0 }));
                     prop_assert_eq!(ruling.status().remaining(), amount - used, "p{} {} after {:?}", at, user, call);
                 }
             }
         }
     }
 
-    /// As the middleware asks: at once, and again if the store could not answer at once.
+    /// As the middleware asks: first without waiting, then asynchronously if the store could not answer at once.
     #[test]
-    fn what_was_tried_at_once_in_vain_is_decided_as_if_it_had_not_been(policies in policies(), calls in calls()) {
+    fn a_failed_attempt_without_waiting_changes_no_decision(policies in policies(), calls in calls()) {
         let (plain, tried) = (Real::new(&policies, |store| store), Real::new(&policies, FaultyStore::new));
         for call in &calls {
             let mut evaluation = tried.evaluate(call);

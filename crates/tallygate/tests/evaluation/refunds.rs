@@ -1,10 +1,10 @@
-//! The refund of a verdict, for those who learn only afterwards whether a call counts.
+//! The refund of a verdict, for callers that learn only afterwards whether a call counts.
 
 use super::*;
 
-/// The wait of what was given back was told as if it still counted.
+/// After a refund the wait was reported as if the units still counted.
 #[test]
-fn when_all_is_given_back_there_is_nothing_to_wait_for() {
+fn after_a_complete_refund_there_is_no_wait() {
     for limit in ["5/min", "5/15min sliding_log", "5/h fixed_window"] {
         let scene = Scene::of(vec![policy("p", limit)]);
         let after = ready(scene.take(2).refund(&scene.stores));
@@ -13,9 +13,9 @@ fn when_all_is_given_back_there_is_nothing_to_wait_for() {
     }
 }
 
-/// What this process had charged in one window, while the store was away, was given back to the next.
+/// What the local store had charged in one window, while the store was unreachable, was given back to the next.
 #[test]
-fn what_was_charged_without_the_store_is_not_given_back_to_another_window() {
+fn a_local_charge_is_not_given_back_to_another_window() {
     let clock = ManualClock::new(Timestamp::from_micros(1_000_000_000));
     let local = MemoryStore::builder().clock(clock.clone()).build();
     let scene = Scene::of(vec![policy("p", "2/2s fixed_window")]);

@@ -152,7 +152,7 @@ mod tests {
         denied.allowed = true;
         let finding = judge(&scenario, &recording);
         assert!(finding.violations > 0 && finding.mismatches > 0);
-        assert!(finding.example.unwrap().contains("is the most"));
+        assert!(finding.example.unwrap().contains("but the maximum is"));
     }
 
     #[test]

@@ -1,10 +1,10 @@
-//! What stands for a key in memory: a 128-bit hash under secret random factors.
+//! Fingerprints of keys: a 128-bit hash with secret random factors.
 //!
-//! A key is read as words of 64 bits: the lengths of its parts and the beginning of the first, then the rest. One half of its print is the upper half of
-//! `b + Σ aᵢ·wᵢ` modulo 2^128, with factors drawn at random when the store is made; the other half has factors of its own.
-//! For any two different keys, the chance that one half is equal is 2^-64 (vector multiply-shift is strongly universal), so
-//! both are equal with 2^-127: one bit tells shared states apart. Prints never leave the store, so there is nothing by which
-//! keys could be chosen better than by guessing. `docs/adr/0004` has the argument.
+//! A key is read as 64-bit words: the lengths of its parts and the beginning of the first, then the rest. One half of
+//! its fingerprint is the upper half of `b + Σ aᵢ·wᵢ` modulo 2^128, with factors drawn at random when the store is
+//! created; the other half has its own factors. For any two different keys, one half is equal with probability 2^-64
+//! (vector multiply-shift is strongly universal), so both are equal with 2^-127: one bit marks shared states.
+//! Fingerprints never leave the store, so an attacker can only guess. See `docs/adr/0004`.
 
 use std::hash::{BuildHasher, Hash, Hasher, RandomState};
 
@@ -17,7 +17,7 @@ pub(super) struct Print {
     high: u64,
 }
 
-/// The secret of a store: for each word, a factor for either half.
+/// The secret of a store: for each word, one factor for each half.
 #[derive(Debug, Clone)]
 pub(super) struct Factors {
     offsets: [u128; 2],
@@ -28,7 +28,7 @@ pub(super) struct Factors {
 const WORDS: usize = 1 + Key::MAX_POLICY.div_ceil(8) + Key::MAX_SUBJECT.div_ceil(8);
 
 impl Factors {
-    /// Draws them.
+    /// Draws random factors.
     pub(super) fn random() -> Self {
         let secret = RandomState::new();
         let mut number = 0_u64;
@@ -40,7 +40,7 @@ impl Factors {
         Self { offsets, factors: Box::new(std::array::from_fn(|_| [draw(), draw()])) }
     }
 
-    /// The print of two parts, which together are no longer than the longest key.
+    /// The fingerprint of two parts, which together are no longer than the longest key.
     #[inline(always)]
     pub(super) fn print(&self, first: &[u8], second: &[u8]) -> Print {
         let mut factors = self.factors.iter();
@@ -65,8 +65,8 @@ impl Factors {
     }
 }
 
-/// Sums of numbered keys lie at even distances, and for some factors many of them fall into few shards. One to one, so equal
-/// only where the sums are; and not linear, so the distances are gone.
+/// Sums of numbered keys are evenly spaced, and for some factors many of them would fall into few shards. This mix is
+/// one-to-one, so it adds no collisions, and not linear, so it removes the spacing.
 #[inline(always)]
 fn mix(sum: u64) -> u64 {
     let mixed = (sum ^ sum >> 32).wrapping_mul(0xd6e8_feb8_6659_fd93);
@@ -77,7 +77,7 @@ fn upper(sum: u128) -> u64 {
     (sum >> 64) as u64
 }
 
-/// One to seven bytes as a number, the first lowest.
+/// One to seven bytes as a little-endian number.
 #[inline(always)]
 fn few(bytes: &[u8]) -> u64 {
     let padded = match *bytes {
@@ -94,24 +94,24 @@ fn few(bytes: &[u8]) -> u64 {
 }
 
 impl Print {
-    /// The bit that tells a shared state from a key's own.
+    /// The bit that marks a shared state.
     const SHARED: u64 = 1 << 63;
 
-    /// Where a table looks for it.
+    /// The hash used by a table.
     #[inline(always)]
     pub(super) fn bucket_hash(self) -> u64 {
         self.low
     }
 
-    /// One of `count` shards, a power of two; by other bits than those that find the bucket, the lowest, and those that
-    /// tell its neighbours apart, the highest.
+    /// One of `count` shards, a power of two. Uses other bits than the table, which takes the lowest for the bucket and
+    /// the highest for the tag.
     #[inline(always)]
     pub(super) fn shard(self, count: usize) -> usize {
         usize::try_from((self.low >> 40) & (count as u64 - 1)).unwrap_or(0)
     }
 
-    /// The state that this key shares with others, one of `count` for each policy. Policies are not chosen by strangers, so
-    /// a hash without a secret will do.
+    /// The state that this key shares with others, one of `count` for each policy. Policy names are not chosen by
+    /// attackers, so a hash without a secret is enough.
     pub(super) fn shared(self, policy: &str, count: usize) -> Self {
         let index = self.high % count as u64;
         let half = |which: u8| {
@@ -184,7 +184,7 @@ mod tests {
         }
     }
 
-    /// Without mixing, a third of the shards got none of these keys under one draw of the factors in twenty.
+    /// Without mixing, one draw of the factors in twenty left a third of the shards without any of these keys.
     #[test]
     fn a_few_numbered_keys_reach_nearly_all_shards() {
         for draw in 0..500 {
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn stores_have_secrets_of_their_own() {
+    fn each_store_has_its_own_secret() {
         assert_ne!(Factors::random().print(b"api", b"42"), Factors::random().print(b"api", b"42"));
     }
 }

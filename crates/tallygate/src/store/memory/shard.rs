@@ -1,4 +1,4 @@
-//! One lock's worth of states: finds the state of a check, lets its algorithm decide, keeps the number of keys bounded.
+//! The states under one lock: finds the state of a check, lets its algorithm decide, and bounds the number of keys.
 
 use super::print::Print;
 use super::table::{Expires, Table};
@@ -15,22 +15,22 @@ use crate::store::StoreError;
 pub(super) enum Mode {
     /// Nothing.
     Look,
-    /// Only a state that was written under other numbers.
+    /// Only a state that was written with other numbers.
     Adopt,
-    /// The same, and the cost is taken if it is free.
+    /// Like `Adopt`, and charges the cost if it is free.
     Take,
-    /// The same, and what is left is taken of a cost that is not free.
+    /// Like `Adopt`, and if the cost is not free, charges what is left.
     Drain,
 }
 
-/// What one check got.
+/// The result of one check.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Step {
     pub(super) status: Status,
     pub(super) overflowed: bool,
-    /// The state it shares with others, if it does.
+    /// The shared state that was used, if any.
     pub(super) shared: Option<Print>,
-    /// Another check of the call shares that state.
+    /// Another check of the call uses the same shared state.
     pub(super) crowded: bool,
 }
 
@@ -44,15 +44,15 @@ impl Step {
     }
 }
 
-/// However few keys a store may hold, so many policies have room for all their shared states.
+/// However small the store, the shared states of this many policies have room.
 const POLICIES: usize = 64;
 
-/// What a new key is told when there is no room for it.
+/// The answer to a new key when there is no room for it.
 pub(super) fn no_room(limit: &Limit) -> Status {
     Status::from_parts(limit, false, 0, limit.numbers().full, limit.numbers().full)
 }
 
-/// Defines a shard with one table for each kind of state, and how the table of an algorithm is found.
+/// Defines a shard with one table for each kind of state, and the lookup of an algorithm's table.
 macro_rules! tables {
     ($($module:ident $state:ident $kind:literal { $($variant:ident $name:literal $doc:literal),+ })+) => {
         #[derive(Debug, Clone)]
@@ -60,7 +60,7 @@ macro_rules! tables {
             $($module: Table<crate::algorithm::$module::$state>,)+
             counters: Table<Number>,
             bounds: Bounds,
-            /// The latest instant as of which something was decided.
+            /// The latest instant of a decision.
             latest: Timestamp,
         }
 
@@ -78,12 +78,12 @@ macro_rules! tables {
                 self.counters.len() $(+ self.$module.len())+
             }
 
-            /// How many keys have a state or a counter of their own.
+            /// The number of keys that have their own state or counter.
             fn own(&self) -> usize {
                 self.counters.own() $(+ self.$module.own())+
             }
 
-            /// Makes room for a key that is new, whatever kind the keys are that have expired.
+            /// Makes room for a new key by removing expired keys of any kind.
             fn make_room(&mut self, now: u64) {
                 const BUCKETS: usize = 32;
                 $(self.$module.sweep(now, BUCKETS);)+
@@ -107,9 +107,9 @@ macro_rules! tables {
 
 #[derive(Debug, Clone)]
 struct Bounds {
-    /// The most states and counters of this shard.
+    /// The maximum number of states and counters in this shard.
     keys: usize,
-    /// How many shared states stand beside them for each policy; zero denies what does not fit.
+    /// The number of additional shared states for each policy. Zero denies keys that do not fit.
     shared: usize,
     sweep: bool,
 }
@@ -153,8 +153,8 @@ impl Shard {
         }
     }
 
-    /// Decides a check whose key has a state. In line, down to the arithmetic: a status returned through memory is copied
-    /// by wide loads that wait for the narrow stores before them.
+    /// Decides a check whose key has a state. Inlined down to the arithmetic: a status returned through memory would
+    /// stall on store forwarding.
     #[inline(always)]
     pub(super) fn step_known(&mut self, print: Print, check: &Check<'_>, now: u64, mode: Mode) -> Option<Status> {
         let sweep = self.bounds.sweep;
@@ -166,7 +166,7 @@ impl Shard {
         })
     }
 
-    /// Decides a check whose key has none, as [`step_known`](Self::step_known) has just found out.
+    /// Decides a check whose key has no state, as [`step_known`](Self::step_known) has just found.
     #[cold]
     pub(super) fn step_new(&mut self, print: Print, check: &Check<'_>, now: u64, mode: Mode, earlier: usize) -> Step {
         if self.bounds.sweep && mode != Mode::Look {
@@ -181,7 +181,7 @@ impl Shard {
         }
         let shared = overflowed.then(|| print.shared(check.key.policy(), self.bounds.shared));
         let print = shared.unwrap_or(print);
-        // Names of policies may be a caller's too: what they share is bounded like everything else.
+        // Callers may choose policy names too, so the number of shared states is bounded as well.
         let most = self.bounds.keys.max(POLICIES * self.bounds.shared);
         if shared.is_some() && self.len() - self.own() + earlier >= most {
             let known = with_table!(self, check.limit.algorithm(), |table| table.get(print).is_some());
@@ -287,7 +287,7 @@ fn decide<S: State>(state: &mut S, check: &Check<'_>, now: u64, mode: Mode) -> S
             if rest > 0 {
                 state.charge(limit, now, rest);
             }
-            // A cost that takes what is left is not satisfied by that.
+            // A drained check is still denied.
             (false, rest)
         }
         _ => (fits, 0),

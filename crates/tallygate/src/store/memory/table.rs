@@ -1,11 +1,11 @@
-//! A table of what is known by the hash of its key, swept a few buckets at a time.
+//! A table keyed by fingerprints, swept a few buckets at a time.
 
 use hashbrown::HashTable;
 use hashbrown::hash_table::Entry;
 
 use super::print::Print;
 
-/// Something that can be told from nothing only until some instant.
+/// A value that equals a fresh one from some instant on.
 pub(super) trait Expires {
     fn expired(&self, now: u64) -> bool;
 }
@@ -13,7 +13,7 @@ pub(super) trait Expires {
 #[derive(Debug, Clone)]
 pub(super) struct Table<T> {
     entries: HashTable<(Print, T)>,
-    /// How many of the entries are shared.
+    /// The number of shared entries.
     shared: usize,
     cursor: usize,
     steps: u8,
@@ -34,7 +34,7 @@ impl<T: Expires> Table<T> {
         self.entries.len()
     }
 
-    /// How many entries are keys' own.
+    /// The number of entries that belong to one key.
     pub(super) fn own(&self) -> usize {
         self.entries.len() - self.shared
     }
@@ -64,7 +64,7 @@ impl<T: Expires> Table<T> {
         Some(found.remove().0.1)
     }
 
-    /// Looks at the next `buckets` buckets and drops what has expired in them; gives memory back when most is unused.
+    /// Removes expired entries from the next `buckets` buckets, and shrinks the table when most of it is unused.
     pub(super) fn sweep(&mut self, now: u64, buckets: usize) {
         let count = self.entries.num_buckets();
         for _ in 0..buckets.min(count) {
@@ -81,7 +81,7 @@ impl<T: Expires> Table<T> {
         }
     }
 
-    /// Sweeps a little, now and then.
+    /// Sweeps a few buckets every few calls.
     #[inline]
     pub(super) fn sweep_sometimes(&mut self, now: u64) {
         self.steps = self.steps.wrapping_add(1);

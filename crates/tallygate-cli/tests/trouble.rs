@@ -20,13 +20,13 @@ fn refused(url: &str, words: &[&str]) {
 fn a_mistyped_url() {
     refused("reddis://127.0.0.1:6379", &["--store", "did you mean redis://"]);
     refused("127.0.0.1:6379", &["redis://host:6379"]);
-    refused("redis://127.0.0.1:port", &["`port` is not a port"]);
+    refused("redis://127.0.0.1:port", &["invalid port `port`"]);
     refused("redis://a,b", &["redis+cluster://"]);
 }
 
 #[test]
 fn a_port_where_nobody_answers() {
-    refused("redis://127.0.0.1:1", &["nobody answers at 127.0.0.1:1", "is the server running?"]);
+    refused("redis://127.0.0.1:1", &["nothing is listening on 127.0.0.1:1", "is the server running?"]);
 }
 
 #[test]

@@ -131,7 +131,7 @@ fn what_cannot_be_run_is_an_error() {
     for (args, said) in [
         (&["--algorithm", "sliding_logs"][..], "did you mean `sliding_log`"),
         (&["--clients", "0"], "--clients"),
-        (&["--store", "redis://127.0.0.1:1"], "nobody answers"),
+        (&["--store", "redis://127.0.0.1:1"], "nothing is listening"),
         (&["--store", "redis://127.0.0.1:1", "--prefix", "a b"], "--prefix"),
         (&["--recipes"], "--store"),
         (&["--recipes", "--seconds", "5"], "--seconds"),

@@ -1,14 +1,14 @@
 -- Any call: reads the clock once, judges every check, and only then writes.
 -- KEYS[i]      the state of check i; all in one slot
 -- ARGV[1]      check, peek, refund or reset
--- ARGV[2]      1 if the call is denied already, else 0
+-- ARGV[2]      1 if the call is already denied, else 0
 -- ARGV[3]      13 bytes for each check: the kind of its state (2 letters); e, q or s for enforce, quota or shadow; d if it drains;
---              h if it is denied for good; when the units of a refund were charged, a double in microseconds, 0 for now
+--              h if it can never be allowed; when the units of a refund were charged, a double in microseconds, 0 for now
 -- ARGV[3 + i]  check i: its cost and the numbers of its limit, as in check.lua
 -- reply        whether the call is allowed (1 byte), now (a double), then for each check 1 byte: 0 denied, 1 allowed, 2 unreadable.
---              After 0 or 1 four doubles: remaining, retry_after, reset_after and the units that were charged or given back.
---              After 2 the length (4 bytes) and the text of what the twin returned. Or, if a check that decides the call
---              cannot be read, that text alone: nothing has been written then.
+--              After 0 or 1 four doubles: remaining, retry_after, reset_after and the units charged or given back.
+--              After 2 the length (4 bytes) and the text that the twin returned. If a check that decides the call
+--              cannot be read, the reply is that text alone, and nothing was written.
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
 local twins = {}
@@ -17,7 +17,7 @@ local twins = {}
 local sub, byte, pack = string.sub, string.byte, struct.pack
 local ENFORCE, QUOTA, SHADOW, DRAINS, HOPELESS = byte('eqsdh', 1, 5)
 
--- The text of an error that a twin raised: an answer, as from a twin that cannot read its state.
+-- The error of a twin becomes a reply, like that of a twin that cannot read its state.
 local function text_of(error)
   return '?' .. (type(error) == 'table' and error.err or tostring(error))
 end
@@ -26,11 +26,11 @@ local function unreadable(text)
   return pack('<BI', 2, #text) .. text
 end
 
--- One call, whose checks are KEYS[from] to KEYS[from + count - 1] and the arguments beside them. Besides the verbs of a call a twin
--- takes adopt: to write only a state that was made to fit other numbers.
+-- One call, whose checks are KEYS[from] to KEYS[from + count - 1] and their arguments. In addition to the verbs of a call, a twin
+-- takes adopt: it writes only a state that was converted to other numbers.
 local function call(verb, denied, heads, from, count)
   local answers, enforced, quotas, quota, all = {}, not denied, false, false, true
-  -- Of each check that was judged alone: whether it fits, what is left, the waits, and whether its state was made to fit.
+  -- For each check judged on its own: whether it fits, what is left, the waits, and whether its state was converted.
   local judged = {}
   for i = 1, count do
     local key, packed, head = KEYS[from + i - 1], ARGV[from + i + 2], 13 * i - 12
@@ -45,13 +45,13 @@ local function call(verb, denied, heads, from, count)
       if type(refused) == 'string' then
         answers[i] = unreadable(refused)
       else
-        -- More may be given back than a limit ever holds: what is left is asked for at no cost.
+        -- A refund may exceed the capacity, so a cost of zero is used to read what is left.
         local _, remaining, _, reset_after = twin(key, pack('<d', 0) .. sub(packed, 9), now, 'peek', 0)
         answers[i] = pack('<Bdddd', 1, remaining, 0, reset_after, given)
       end
     else
       local mode, drains, hopeless = byte(heads, head + 2, head + 4)
-      -- The last check of a call that all before it allow is charged as it is judged: nothing that could deny comes later.
+      -- If all earlier checks are allowed, the last one is judged and charged at once: no later check can deny the call.
       local last = i == count and verb == 'check' and enforced and not quotas
         and mode == ENFORCE and drains ~= DRAINS and hopeless ~= HOPELESS
       local done, fit, remaining, retry_after, reset_after, changed = pcall(twin, key, packed, now, last and 'check' or 'peek', 0)
@@ -79,7 +79,7 @@ local function call(verb, denied, heads, from, count)
     all = enforced and (quota or not quotas)
     for i = 1, count do
       if not answers[i] then
-        -- What is taken of a state: see Settlement::taking in tallygate/src/call.rs.
+        -- What to take from a state: see Settlement::taking in tallygate/src/call.rs.
         local key, packed, head = KEYS[from + i - 1], ARGV[from + i + 2], 13 * i - 12
         local twin = twins[sub(heads, head, head + 1)]
         local mode, drains = byte(heads, head + 2, head + 3)

@@ -1,9 +1,9 @@
--- The common call, one check that is charged if it fits: reads the clock once and lets the twin decide. The twin is in line,
--- for a server builds every function of a script anew on every call.
+-- The common call, one check that is charged if it fits: reads the clock once and lets the twin decide. The twin is inlined,
+-- because a server recreates every function of a script on every call.
 -- KEYS[1]  the state
 -- ARGV[1]  the cost and the numbers of the limit, as little-endian doubles
 -- reply    allowed (1 byte), now, remaining, retry_after, reset_after: little-endian doubles, times in microseconds;
---          or what the twin returns for a state it cannot read
+--          or what the twin returns for a state that it cannot read
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
 local key, verb, packed, charged_at = KEYS[1], 'check', ARGV[1], 0

@@ -1,6 +1,6 @@
--- Tries every command the other scripts use, in forms that leave nothing behind.
--- KEYS[1]  a key nobody uses
--- reply    the names of the commands this user may not run
+-- Tries every command that the other scripts use, without leaving anything behind.
+-- KEYS[1]  an unused key
+-- reply    the names of the commands that the user may not run
 
 local key = KEYS[1]
 local refused = {}

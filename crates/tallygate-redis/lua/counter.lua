@@ -1,15 +1,15 @@
--- A counter: a number kept as text, so that whole numbers stay exact beyond what a double holds.
+-- A counter: a number stored as text, so that whole numbers stay exact beyond the range of a double.
 -- KEYS[1]  the counter
 -- ARGV[1]  add, add_float, get or delete
 -- ARGV[2]  what to add
--- ARGV[3]  milliseconds to live if this call creates it, or an empty string
+-- ARGV[3]  the TTL in milliseconds if this call creates it, or an empty string
 -- reply    { what happened: ok, overflow, not_an_integer or not_a_number; the counter's text }
--- In all cases but ok nothing has changed.
+-- Unless the reply is ok, nothing has changed.
 
 local verb, delta, ttl = ARGV[1], ARGV[2], ARGV[3]
 
 if verb == 'delete' then
-  -- Whatever it is: a counter that cannot be read must still be possible to delete.
+  -- Whatever it holds: a counter that cannot be read can still be deleted.
   local was = redis.pcall('GET', KEYS[1])
   redis.call('UNLINK', KEYS[1])
   return { 'ok', type(was) == 'string' and was or '0' }
@@ -36,14 +36,14 @@ if verb == 'add' then
     if string.find(sum.err, 'not an integer', 1, true) then return { 'not_an_integer', value } end
     return sum
   end
-  -- The sum itself came back as a double; the text is exact.
+  -- The reply is a double; the stored text is exact.
   return { 'ok', redis.call('GET', KEYS[1]) }
 end
 
--- Doubles, as in the memory store: INCRBYFLOAT computes in a wider type and would answer differently.
+-- Doubles, as in the memory store: INCRBYFLOAT uses a wider type and would give other results.
 local before = 0
 if value then
-  -- Decimal numbers only: tonumber alone would take more.
+  -- Decimal numbers only: tonumber accepts more.
   before = string.find(value, '^[-+]?%d*%.?%d+[eE]?[-+]?%d*$') and tonumber(value)
   if not before or before == math.huge or before == -math.huge then return { 'not_a_number', value } end
 end

@@ -1,12 +1,12 @@
 -- fixed_window: counts per window, aligned to the epoch or started by the first call.
 -- Twin: tallygate/src/algorithm/fixed_window.rs
 -- limit: cost, amount (units); window (microseconds); aligned (1 or 0)
--- A state that cannot be read is answered by ! and its version.
--- state: start (microseconds), used (units), and the window it was written under
+-- For a state that it cannot read, it returns ! and its version.
+-- state: start (microseconds), used (units), and the window it was written with
 --[[load]]
 local cost, amount, window, aligned = struct.unpack('<dddd', packed)
 
--- The window in force now and what was used in it, made to fit the limit.
+-- The current window and the units used in it, converted to the limit.
 local start, used = now, 0
 if value then
   if #value ~= 25 then return '!' .. string.sub(value, 1, 1) end
@@ -16,7 +16,7 @@ if value then
   end
   local held = now
   if held < old_start then held = old_start end
-  -- A window whose units were all given back has not begun: it could not be told from one that was forgotten.
+  -- A window whose units were all given back has not started: it must equal one whose state was dropped.
   if held - old_start < old_window then used = old_used end
   if window == old_window and (aligned == 0 or old_start % window == 0) and old_start <= now + window then
     start = held

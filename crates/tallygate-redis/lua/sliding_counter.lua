@@ -1,13 +1,13 @@
--- sliding_counter: two windows, the previous one weighted by what is left of it.
+-- sliding_counter: two windows, the previous one weighted by its remaining share.
 -- Twin: tallygate/src/algorithm/sliding_counter.rs
 -- limit: cost, amount (units); window, tick (microseconds)
--- A state that cannot be read is answered by ! and its version.
--- state: start (microseconds), previous, current (units), and the window and tick it was written under
+-- For a state that it cannot read, it returns ! and its version.
+-- state: start (microseconds), previous, current (units), and the window and tick it was written with
 --[[load]]
 local cost, amount, window, tick = struct.unpack('<dddd', packed)
 local ticks = window / tick
 
--- The two windows as they stand now, made to fit the limit, and how far now is into the current one.
+-- The two windows now, converted to the limit, and how far now is into the current one.
 local start, previous, current, into = now - now % window, 0, 0, now % window
 if value then
   if #value ~= 41 then return '!' .. string.sub(value, 1, 1) end
@@ -28,7 +28,7 @@ if value then
     and old_previous <= amount and old_current <= amount then
     start, into = latest, held - latest
   else
-    -- What counts as used, in ticks of the window times units.
+    -- What counts as used, in units times ticks of the window.
     local old_ticks, old_into = old_window / old_tick, held - latest
     local load = previous * (old_ticks - (old_into - old_into % old_tick) / old_tick) + current * old_ticks
     previous, current = 0, (load + -load % old_ticks) / old_ticks
@@ -57,7 +57,7 @@ else
   remaining = (left - left % ticks) / ticks
   allowed = remaining >= cost
   if not allowed then
-    -- The call fits once the weight of the older window has sunk to room / older.
+    -- The call fits once the weight of the older window has dropped to room / older.
     local older, room, from = previous, amount - current - cost, start
     if room < 0 then older, room, from = current, amount - cost, start + window end
     local product = room * ticks

@@ -1,15 +1,15 @@
--- sliding_log: remembers each admitted call. Twin: tallygate/src/algorithm/sliding_log.rs
+-- sliding_log: keeps each admitted call. Twin: tallygate/src/algorithm/sliding_log.rs
 -- limit: cost, amount (units); window (microseconds)
 -- state: a sorted set with one member for each admitted call, its score the microsecond. A member is that microsecond, the
 --   running sum of units before the call, its own units, the limit's window in milliseconds, and the version; big-endian, so that the
---   members of one microsecond are in the order of their sums. Running sums start over at 10^15: far above any amount,
+--   members of one microsecond are ordered by their sums. Running sums wrap around at 10^15: far above any amount,
 --   and exact in a double
--- Arguments that are known are written as text: a server prints numbers slowly.
--- A log is too long to be loaded whole, so this twin reads and writes it itself: never more than a binary search, and
--- never more than a bounded number of members.
+-- Constant arguments are written as text, because a server formats numbers slowly.
+-- A log is too long to be loaded as a whole, so this twin reads and writes it itself: at most a binary search and a
+-- bounded number of members.
 local cost, amount, window = struct.unpack('<ddd', packed)
 
--- The log as of now, made to fit the limit: when its newest call was and the running sum after it; how many calls no
+-- The log as of now, converted to the limit: when its newest call was and the running sum after it; how many calls no
 -- longer count; the oldest that does, when it was, and the running sums before and after it.
 local newest_at, newest_sum, expired, first_at, first_before, first_sum = nil, 0, 0, nil, 0, 0
 local oldest = redis.call('ZRANGE', key, '0', '1')
@@ -22,7 +22,7 @@ if oldest[1] then
   newest_sum, old_window = (before + units) % 1000000000000000, old_window * 1000
   local held = now
   if held < newest_at then held = newest_at end
-  -- As a rule one of the two oldest is the first that counts.
+  -- Usually one of the two oldest is the first that counts.
   local first = oldest[1]
   if struct.unpack('>I7', first) + old_window <= held then
     expired, first = 1, oldest[2]
@@ -46,10 +46,10 @@ if oldest[1] then
 end
 local total = (newest_sum - first_before) % 1000000000000000
 
--- What was made to fit is one call of just now. It replaces the log, unless nothing is to be written.
+-- A converted log is one call at the current instant. It replaces the log, unless nothing is to be written.
 if changed and verb ~= 'peek' then
   local ttl = string.format('%.0f', 2 * window / 1000 + SLACK)
-  -- Asked of the old log first: if the right to set an end is missing, nothing has changed yet.
+  -- Tried on the old log first: if the permission to set a TTL is missing, nothing has changed yet.
   redis.call('PEXPIRE', key, ttl)
   redis.call('UNLINK', key)
   if total > 0 then
@@ -59,8 +59,8 @@ if changed and verb ~= 'peek' then
 end
 
 if verb == 'refund' then
-  -- The call itself is given back if it is the newest. Otherwise the oldest units are: what is left then counts for
-  -- longest, so a refund never lifts a bound. It walks at most 1000 calls.
+  -- Gives back the call itself if it is the newest, otherwise the oldest units: what is left then counts for
+  -- longest, so a refund never exceeds a bound. It scans at most 1000 calls.
   local held = now
   if newest_at and newest_at > now then held = newest_at end
   local newest, newest_before, newest_units
@@ -117,20 +117,20 @@ else
   elseif verb == 'check' then
     local at = now
     if newest_at and newest_at > now then at = newest_at end
-    -- Calls of one instant are ordered by their sums: the one whose sum starts over comes later.
+    -- Calls at one instant are ordered by their sums, so the one whose sum wraps around must come later.
     if newest_sum + cost >= 1000000000000000 and newest_at == at then at = at + 1 end
     local member = struct.pack('>I7I7I4I5B', at, newest_sum, cost, window / 1000, 1)
     redis.call('ZADD', key, string.format('%.0f', at), member)
-    -- Twice the window, set by the first call of each window: long enough for all the others.
+    -- Twice the window, set by the first call of each window: long enough for all later ones.
     if changed or not newest_at or at - at % window ~= newest_at - newest_at % window then
       local ended = redis.pcall('PEXPIRE', key, string.format('%.0f', 2 * window / 1000 + SLACK))
       if type(ended) == 'table' and ended.err then
-        -- Rather no call than a log without an end.
+        -- No call is better than a log without a TTL.
         redis.call('ZREM', key, member)
         error(ended.err)
       end
     end
-    -- More are dropped than are added, so that the log shrinks to what counts.
+    -- Drops more than it adds, so that the log shrinks to the calls that count.
     if expired > 0 then redis.call('ZREMRANGEBYRANK', key, '0', math.min(expired, 16) - 1) end
     remaining, total, newest_at = remaining - cost, total + cost, at
   end

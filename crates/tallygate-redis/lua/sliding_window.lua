@@ -1,14 +1,14 @@
--- sliding_window: counts per sub-window, the oldest counted whole. Twin: tallygate/src/algorithm/sliding_window.rs
+-- sliding_window: counts per sub-window, the oldest counted in full. Twin: tallygate/src/algorithm/sliding_window.rs
 -- limit: cost, amount (units); window (microseconds); slots (sub-windows per window)
--- A state that cannot be read is answered by ! and its version.
--- state: the window and slots it was written under, newest (sub-windows since the epoch), and for each sub-window that
+-- For a state that it cannot read, it returns ! and its version.
+-- state: the window and slots it was written with, newest (sub-windows since the epoch), and for each sub-window that
 --   saw a call, oldest first, its number modulo 256 and its units: a head of 18 bytes and cells of 5
 --[[load]]
 local cost, amount, window, slots = struct.unpack('<dddd', packed)
 local slot = window / slots
 
--- The sub-window in force now and the cells, made to fit the limit: pairs of age (sub-windows behind the one in force)
--- and units. The first spent of them no longer count; those that do are the one in force and as many before it as make a
+-- The current sub-window and the cells, converted to the limit: pairs of age (sub-windows behind the current one) and
+-- units. The first spent of them no longer count; those that do are the current one and as many before it as make a
 -- window.
 local held, cells, spent, total = (now - now % slot) / slot, {}, 0, 0
 if value then
@@ -41,7 +41,7 @@ end
 if verb == 'refund' then
   local own = held - (charged_at - charged_at % slot) / slot
   if own <= slots then
-    -- What the call itself has charged, and if that is not so much, the oldest that counts.
+    -- Give back what the call itself charged, then, if that is less, from the oldest sub-window that counts.
     for pass = 1, 2 do
       for i = 2 * spent + 1, #cells, 2 do
         local taken = cost - given

@@ -1,12 +1,12 @@
--- token_bucket: refills evenly, holds at most the burst. Twin: tallygate/src/algorithm/token_bucket.rs
+-- token_bucket: refills evenly and holds at most the burst. Twin: tallygate/src/algorithm/token_bucket.rs
 -- limit: cost, capacity (units); tick (microseconds); refill (parts per tick), unit (parts per unit)
--- A state that cannot be read is answered by ! and its version.
--- state: at (microseconds), used (parts), and the tick, refill and unit it was written under
+-- For a state that it cannot read, it returns ! and its version.
+-- state: at (microseconds), used (parts), and the tick, refill and unit it was written with
 --[[load]]
 local cost, capacity, tick, refill, unit = struct.unpack('<ddddd', packed)
 local whole = capacity * unit
 
--- The state as of now, made to fit the limit.
+-- The state as of now, converted to the limit.
 local at, used = now - now % tick, 0
 if value then
   if #value ~= 41 then return '!' .. string.sub(value, 1, 1) end
@@ -24,7 +24,7 @@ if value then
     and used <= whole and (old_at <= now or old_at - now <= (whole + -whole % refill) / refill * tick) then
     at = held
   else
-    -- Whole units stay what they are; a rest is converted in doubles, and rounded up by enough to cover their error.
+    -- Whole units stay as they are; a fraction is converted in doubles, and rounded up by enough to cover their error.
     local rest = used % old_unit
     local whole_units = (used - rest) / old_unit
     if rest > 0 then
@@ -37,7 +37,7 @@ if value then
 end
 
 if verb == 'refund' then
-  -- Units that were regained since the charge are not given back a second time.
+  -- Units regained since the charge are not given back a second time.
   local regained, since = 0, at - (charged_at - charged_at % tick)
   if since > 0 then
     local parts = since / tick * refill

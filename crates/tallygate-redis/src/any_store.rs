@@ -1,4 +1,4 @@
-//! One of the stores there are, chosen by a line of text.
+//! A store chosen by a text.
 
 use tallygate::{
     Call, CounterError, CounterName, CounterOp, CounterValue, Counters, Decision, MemoryStore, Store, StoreError,
@@ -7,8 +7,8 @@ use tallygate::{
 use crate::builder::{ConnectError, RedisStoreBuilder};
 use crate::store::RedisStore;
 
-/// The store a text names: `memory` for the embedded one, or the URL of a Redis or Valkey server (see
-/// [`StoreUrl`](crate::StoreUrl)). What changes between a laptop and a fleet is that text.
+/// The store that a text names: `memory` for the embedded one, or the URL of a Redis or Valkey server (see
+/// [`StoreUrl`](crate::StoreUrl)). Moving from one process to a fleet changes only that text.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -27,20 +27,20 @@ use crate::store::RedisStore;
 pub enum AnyStore {
     /// States in this process.
     Memory(MemoryStore),
-    /// States on a server, which any number of processes share.
+    /// States on a server, shared by any number of processes.
     Redis(RedisStore),
 }
 
 impl AnyStore {
-    /// The text that names the embedded store.
+    /// The name of the embedded store.
     pub const MEMORY: &str = "memory";
 
-    /// Opens the store that `text` names, with the default settings.
+    /// Opens the store that `text` names, with default settings.
     pub async fn open(text: &str) -> Result<Self, ConnectError> {
         Self::builder(text).open().await
     }
 
-    /// A store with other settings.
+    /// Starts a store with other settings.
     pub fn builder(text: &str) -> RedisStoreBuilder {
         RedisStoreBuilder::new(text)
     }
@@ -94,12 +94,12 @@ mod tests {
         assert!(matches!(AnyStore::open("http://host").await, Err(ConnectError::Url(_))));
         let spaced = AnyStore::builder("memory").prefix("a b").open().await;
         assert!(matches!(spaced, Err(ConnectError::Prefix { .. })));
-        // Nobody listens on port 1.
+        // Nothing listens on port 1.
         assert!(matches!(AnyStore::open("redis://127.0.0.1:1").await, Err(ConnectError::Store(_))));
     }
 
     #[test]
-    fn settings_never_print_a_password() {
+    fn debug_output_of_settings_has_no_password() {
         let printed = format!("{:?}", AnyStore::builder("redis://user:hunter2@h").prefix("p"));
         assert!(!printed.contains("hunter2"), "{printed}");
     }

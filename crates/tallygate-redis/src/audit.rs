@@ -1,4 +1,4 @@
-//! A look at what a store holds, without disturbing it: keys, memory, and keys that would never expire.
+//! Reports what a store holds, without disturbing it: keys, memory, and keys without a TTL.
 
 mod report;
 mod sweep;
@@ -17,14 +17,14 @@ pub use report::{AuditReport, LargeKey, ServerReport, Usage};
 pub use sweep::Sweep;
 use tally::Tally;
 
-/// Keys a server is asked for at a time: a fraction of a millisecond of its work.
+/// Keys per request to a server: a fraction of a millisecond of its work.
 const BATCH: usize = 500;
 
-/// Nothing but an end, and only where there is none: `PEXPIRE … NX` would do the same from Redis 7 on.
+/// Sets a TTL only where there is none. `PEXPIRE … NX` does the same from Redis 7 on.
 const GIVE_END: &str = "if redis.call('PTTL', KEYS[1]) ~= -1 then return 0 end \
                         return redis.call('PEXPIRE', KEYS[1], ARGV[1])";
 
-/// Looks through a store over connections of its own, in small steps: decisions go on undelayed meanwhile.
+/// Scans a store over its own connections, in small steps, without delaying decisions.
 ///
 /// ```no_run
 /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
@@ -40,16 +40,16 @@ pub struct Audit {
 }
 
 impl Audit {
-    /// Connects; see [`StoreUrl`] for the forms of the URL.
+    /// Connects. See [`StoreUrl`] for the forms of the URL.
     pub async fn connect(url: &str) -> Result<Self, ConnectError> {
         let url: StoreUrl = url.parse()?;
         Ok(Self { client: Client::connect(&url, Settings::default()).await? })
     }
 
-    /// Looks through every master, one after the other; `progress` is told how many keys have been seen so far.
+    /// Scans every master, one after the other. `progress` is called with the number of keys seen so far.
     ///
-    /// It takes the same memory however many keys there are. Keys that move or are added meanwhile may be missed or be
-    /// counted twice, as `SCAN` has it.
+    /// Memory use does not depend on the number of keys. Keys that are moved or added during the scan may be missed or
+    /// counted twice, as with any `SCAN`.
     pub async fn run(&self, sweep: &Sweep, mut progress: impl FnMut(u64)) -> Result<AuditReport, StoreError> {
         let mut tally = Tally::new(sweep);
         for server in self.client.masters().await {
@@ -67,7 +67,7 @@ impl Audit {
         Ok(tally.into_report())
     }
 
-    /// What the servers say of themselves; no key is looked at.
+    /// What the servers report about themselves, without scanning keys.
     pub async fn servers(&self) -> Result<Vec<ServerReport>, StoreError> {
         let mut servers = Vec::new();
         for server in self.client.masters().await {
@@ -113,7 +113,7 @@ async fn look_through(
     }
 }
 
-/// Looks at each key; returns those of ours that would never expire.
+/// Inspects each key; returns our keys without a TTL.
 async fn weigh(server: &Arc<Node>, keys: &[Vec<u8>], tally: &mut Tally<'_>) -> Result<Vec<Vec<u8>>, Failure> {
     let mut questions = Pipeline::with_capacity(2 * keys.len());
     for key in keys {
@@ -123,7 +123,7 @@ async fn weigh(server: &Arc<Node>, keys: &[Vec<u8>], tally: &mut Tally<'_>) -> R
     let replies = send_all(server, &questions).await?;
     let mut orphans = Vec::new();
     for (key, reply) in keys.iter().zip(replies.chunks(2)) {
-        // Expired or moved since it was listed: then it is no key of this server any more.
+        // Expired or moved since it was listed: no longer a key of this server.
         let [Some(ttl), Some(bytes)] = [number(&reply[0])?, number(&reply[1])?] else { continue };
         if ttl == -2 {
             continue;
@@ -162,7 +162,7 @@ async fn about(server: &Arc<Node>) -> Result<ServerReport, Failure> {
     Ok(ServerReport::read(server.address().to_string(), &String::from_utf8_lossy(&text)))
 }
 
-/// All permissions at once: an operator should not have to come back for each.
+/// Names all permissions at once, so that the operator has to change the ACL only once.
 fn name_permissions(failure: Failure, sweep: &Sweep) -> Failure {
     match failure {
         Failure::Refused(Refusal::Permission { reply, .. }) => {

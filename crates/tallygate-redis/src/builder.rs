@@ -1,4 +1,4 @@
-//! The settings of a store, and connecting to it.
+//! The settings of a store, and how to connect to it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,15 +13,15 @@ use crate::scripts::Scripts;
 use crate::store::{Engine, RedisStore};
 use crate::url::{StoreUrl, UrlError};
 
-/// Waits are cut to this: nobody means longer ones.
+/// The maximum of any timeout.
 const LONGEST_WAIT: Duration = Duration::from_secs(3600);
 
-/// The settings of a [`RedisStore`], or of an [`AnyStore`], whose embedded store has no use for them.
+/// The settings of a [`RedisStore`], or of an [`AnyStore`]; the embedded store ignores them.
 #[derive(Debug, Clone)]
 #[must_use = "call `.connect().await`, or for an `AnyStore` `.open().await`"]
 pub struct RedisStoreBuilder {
     in_memory: bool,
-    // Not as it was written: so it prints no password.
+    // Parsed, so that debug output has no password.
     url: Result<StoreUrl, UrlError>,
     prefix: String,
     settings: Settings,
@@ -29,17 +29,17 @@ pub struct RedisStoreBuilder {
     clock: Option<ManualClock>,
 }
 
-/// Why there is no store.
+/// The error of opening a store.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConnectError {
-    /// The URL is wrong.
+    /// The URL is invalid.
     #[error(transparent)]
     Url(#[from] UrlError),
-    /// The prefix cannot begin a key.
-    #[error("`{prefix}` cannot begin a key: use 1 to 64 letters, digits, `-`, `_`, `.` or `/`")]
+    /// The key prefix is invalid.
+    #[error("invalid key prefix `{prefix}`: use 1 to 64 letters, digits, `-`, `_`, `.` or `/`")]
     Prefix {
-        /// What was asked.
+        /// The prefix.
         prefix: String,
     },
     /// The server cannot be used.
@@ -59,45 +59,45 @@ impl RedisStoreBuilder {
         }
     }
 
-    /// What every key begins with. `tallygate` unless said.
+    /// Sets the prefix of every key. Defaults to `tallygate`.
     pub fn prefix(mut self, prefix: &str) -> Self {
         prefix.clone_into(&mut self.prefix);
         self
     }
 
-    /// How long a decision may take: connecting, waiting, redirections and retries included. 50 ms unless said.
+    /// Sets how long a decision may take, including connecting, waiting, redirections and retries. Defaults to 50 ms.
     pub fn deadline(mut self, deadline: Duration) -> Self {
         self.settings.deadline = deadline.min(LONGEST_WAIT);
         self
     }
 
-    /// How many calls may be under way at once. 1024 unless said.
+    /// Sets how many calls may be in flight at once. Defaults to 1024.
     pub fn in_flight(mut self, calls: usize) -> Self {
         self.settings.in_flight = calls;
         self
     }
 
-    /// How long opening a connection may take. One second unless said.
+    /// Sets how long opening a connection may take. Defaults to one second.
     pub fn connect_timeout(mut self, timeout: Duration) -> Self {
         self.settings.connect_timeout = timeout.min(LONGEST_WAIT);
         self
     }
 
-    /// Decides by a clock that a test moves. Every client of the server must share it.
+    /// Uses a manual clock instead of the server's. All clients of the server must share it.
     #[cfg(feature = "manual-clock")]
     pub fn manual_clock(mut self, clock: ManualClock) -> Self {
         self.clock = Some(clock);
         self
     }
 
-    /// What is wrong with the URL or the prefix, if anything: all that no server needs to be asked for.
+    /// Validates the URL and the prefix, without connecting.
     pub fn validate(&self) -> Result<(), ConnectError> {
         self.url.as_ref().map_err(Clone::clone)?;
         check_prefix(&self.prefix)
     }
 
-    /// Opens the store that the text names, which may be `memory`. A prefix that no server would take is an error for the
-    /// embedded store too: moving to a server later changes the text and nothing else.
+    /// Opens the store that the text names, which may be `memory`. An invalid prefix is an error for the embedded store
+    /// too, so that moving to a server later changes only the text.
     pub async fn open(self) -> Result<AnyStore, ConnectError> {
         if self.in_memory {
             check_prefix(&self.prefix)?;
@@ -106,7 +106,7 @@ impl RedisStoreBuilder {
         Ok(self.connect().await?.into())
     }
 
-    /// Connects, and makes sure that the server can be used.
+    /// Connects, and checks that the server can be used.
     pub async fn connect(self) -> Result<RedisStore, ConnectError> {
         let url = self.url?;
         check_prefix(&self.prefix)?;
@@ -127,7 +127,7 @@ impl RedisStoreBuilder {
     }
 }
 
-/// Nothing that a pattern, a hash tag or the parts of a key could trip over.
+/// Characters with no special meaning in a pattern, a hash tag or a key.
 pub(crate) fn check_prefix(prefix: &str) -> Result<(), ConnectError> {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_./".contains(&byte);
     if prefix.is_empty() || prefix.len() > 64 || !prefix.bytes().all(plain) {

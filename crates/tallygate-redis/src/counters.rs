@@ -22,21 +22,21 @@ impl Counters for RedisStore {
         let engine = &self.engine;
         let (key, deadline) = (key.encode(&engine.prefix, "n"), engine.client.default_deadline());
         let reply = engine.client.run(&engine.scripts.counter, &[key], &[verb, &delta, &ttl], deadline).await?;
-        let strange = || CounterError::from(corrupt(&format!("it answered {reply:?}")));
+        let strange = || CounterError::from(corrupt(&format!("the reply is {reply:?}")));
         let (outcome, text): (String, Vec<u8>) = redis::from_redis_value_ref(&reply).map_err(|_| strange())?;
         let text = String::from_utf8_lossy(&text);
-        // In the words of the embedded store, which writes fractions its own way.
-        let told = || match CounterValue::from_text(&text) {
+        // In the format of the embedded store, which formats fractions differently.
+        let value = || match CounterValue::from_text(&text) {
             Ok(CounterValue::Float(value)) => value.to_string(),
             _ => text.to_string(),
         };
         let delta = if let CounterOp::AddFloat { delta, .. } = op { delta.to_string() } else { delta };
         match outcome.as_str() {
-            // What is gone need not have been a number.
+            // A deleted value need not have been a number.
             "ok" if op == CounterOp::Delete => Ok(CounterValue::from_text(&text).unwrap_or(CounterValue::Integer(0))),
             "ok" => CounterValue::from_text(&text),
-            "overflow" => Err(CounterError::Overflow { value: told(), delta }),
-            "not_an_integer" => Err(CounterError::NotAnInteger(told())),
+            "overflow" => Err(CounterError::Overflow { value: value(), delta }),
+            "not_an_integer" => Err(CounterError::NotAnInteger(value())),
             "not_a_number" => Err(CounterError::NotANumber(text.into_owned())),
             _ => Err(strange()),
         }

@@ -22,9 +22,10 @@ tallygate::algorithms!(twins);
 
 #[cfg(any(test, feature = "manual-clock"))]
 const CLOCK: &str = "redis.call('TIME')";
-/// Milliseconds a state is kept beyond its end, for the rounding of clocks: a spent state means the same as none.
+/// Milliseconds that a state is kept after it has expired, to allow for the rounding of clocks: an expired state means
+/// the same as none.
 const SLACK: u32 = 1000;
-/// What a twin gives back, in order.
+/// The return values of a twin, in order.
 const OUTPUTS: &str = "allowed, remaining, retry_after, reset_after, changed, given";
 
 /// All scripts of a store.
@@ -38,13 +39,13 @@ pub(crate) struct Scripts {
 }
 
 impl Scripts {
-    /// The scripts as shipped, deciding by the server's clock.
+    /// The scripts as shipped, on the server's clock.
     pub(crate) fn new() -> Self {
         Self::with(SLACK, str::to_owned)
     }
 
-    /// The last two arguments are the seconds and microseconds of a clock that a test moves. Keys expire by the server's own
-    /// clock all the same, so they get an hour more.
+    /// The last two arguments are the seconds and microseconds of the manual clock. Keys still expire by the server's
+    /// own clock, so they get an extra hour.
     #[cfg(feature = "manual-clock")]
     pub(crate) fn on_manual_clock() -> Self {
         Self::with(3_600_000, |text| text.replace(CLOCK, "{ ARGV[#ARGV - 1], ARGV[#ARGV] }"))
@@ -65,11 +66,11 @@ impl Scripts {
     /// The script that charges one check.
     pub(crate) fn check(&self, algorithm: Algorithm) -> &Script {
         let place = TWINS.iter().position(|(kind, _)| *kind == algorithm.kind());
-        &self.checks[place.expect("every algorithm has a twin: both are made from one list")]
+        &self.checks[place.expect("every algorithm has a twin: both are generated from one list")]
     }
 }
 
-/// A twin with the commands that read and write its state, if it is a packed one.
+/// A twin with the commands that load and save its state, if the state is packed.
 fn whole(twin: &str) -> String {
     twin.replace("--[[load]]\n", lua!(load)).replace("--[[save]]\n", lua!(save))
 }
@@ -83,7 +84,7 @@ fn function(kind: &str, twin: &str) -> String {
     )
 }
 
-/// A Lua script and the digest a server knows it by.
+/// A Lua script and its SHA-1 digest.
 #[derive(Debug, Clone)]
 pub(crate) struct Script {
     pub(crate) text: Cow<'static, str>,
@@ -124,7 +125,7 @@ impl<'a> ScriptRun<'a> {
         &self.command
     }
 
-    /// Sends the text from now on; false if it did so already.
+    /// Sends the text from now on. Returns false if it already did.
     pub(crate) fn switch_to_text(&mut self) -> bool {
         let mut command = Cmd::new();
         command.arg("EVAL").arg(self.script.text.as_bytes());

@@ -1,5 +1,5 @@
-//! A call whose states live in different slots of a cluster: no script can take them all, so they are charged apart, and what was
-//! charged for a call that is then denied is given back.
+//! A call whose states are in different slots of a cluster. No script can use them all, so they are charged separately,
+//! and given back if the call is denied.
 
 use std::sync::Arc;
 
@@ -18,12 +18,12 @@ pub(crate) struct Split {
     pub(crate) verb: Verb,
     pub(crate) denied: bool,
     pub(crate) asked: Vec<Asked>,
-    /// Whether all states share a slot after all: then the call only has to be finished.
+    /// Whether all states share a slot: then the call only has to be finished.
     pub(crate) together: bool,
     pub(crate) deadline: Deadline,
 }
 
-/// What became of one check.
+/// The result of one check.
 #[derive(Debug, Clone)]
 struct Part {
     answer: Result<Status, StoreError>,
@@ -31,12 +31,12 @@ struct Part {
 }
 
 type Answer = Result<Decision, StoreError>;
-/// Runs under way, one for each slot: the places of its checks, and what became of them.
+/// Runs in progress, one for each slot: the positions of its checks, and their result.
 type Runs = JoinSet<(Vec<usize>, Answer)>;
 
 impl Split {
-    /// Runs in a task of its own. The answer comes by the deadline; what is under way then is waited for all the same, so that
-    /// nothing that was charged too late stays charged.
+    /// Runs as a separate task. The answer is sent by the deadline. Runs that are still in progress then are awaited,
+    /// so that nothing that was charged too late stays charged.
     pub(crate) async fn run(self, answer: oneshot::Sender<Answer>) {
         let mut parts = vec![None; self.asked.len()];
         if self.verb.effect() != Effect::Charges {
@@ -46,7 +46,7 @@ impl Split {
             return collect(&mut runs, &mut parts).await;
         }
         let mut runs = self.start(self.verb, self.denied, |mode| mode == Mode::Enforce);
-        // A quota that fits is charged, whatever others of its slot say.
+        // A quota that fits is charged, whatever the others in its slot answer.
         let quota_verb = if self.denied { Verb::Peek } else { self.verb };
         let mut quotas = self.start(quota_verb, false, |mode| mode == Mode::Quota);
         let in_time =
@@ -85,18 +85,18 @@ impl Split {
         finish(undo).await;
     }
 
-    /// Nothing is sent later than the caller allows, but what was sent is waited for twice as long as the store is given.
+    /// Nothing is sent after the caller's deadline, but what was sent is awaited for twice the store's deadline.
     fn patient(&self) -> Deadline {
         let usual = self.engine.client.default_deadline().answer_by;
         Deadline { send_by: self.deadline.send_by, answer_by: usual + usual.saturating_duration_since(Instant::now()) }
     }
 
-    /// False if the deadline came first.
+    /// Returns false if the deadline came first.
     async fn collect_in_time(&self, runs: &mut Runs, parts: &mut [Option<Part>]) -> bool {
         timeout_at(self.deadline.answer_by, collect(runs, parts)).await.is_ok()
     }
 
-    /// Asks about the checks of some modes, those of each slot together and all slots at once.
+    /// Asks about the checks of some modes: one run for each slot, all slots at once.
     fn start(&self, verb: Verb, denied: bool, chosen: impl Fn(Mode) -> bool) -> Runs {
         let places: Vec<usize> = (0..self.asked.len()).filter(|&place| chosen(self.asked[place].mode)).collect();
         self.spawn(verb, denied, &self.asked, &places, self.patient())
@@ -122,14 +122,14 @@ impl Split {
         runs
     }
 
-    /// The answer to the call. What only a shadow could not be asked about does not keep the others from being answered, and
-    /// neither does one refund of several.
+    /// The answer to the call. A shadow that could not be asked about does not prevent the answer, and neither does one
+    /// failed refund of several.
     fn decision(&self, parts: &[Option<Part>]) -> Answer {
         let (mut statuses, mut failures) = (Vec::new(), Vec::new());
-        // Each slot is decided by the clock of its own server; no refund can profit from the earliest.
+        // Each slot has the clock of its own server. The earliest is used, from which no refund can profit.
         let mut decided_at: Option<Timestamp> = None;
         for (place, asked) in self.asked.iter().enumerate() {
-            let lost = || StoreError::Ambiguous { reason: "a part of the call was lost".to_owned() };
+            let lost = || StoreError::Ambiguous { reason: "the task of one slot ended without an answer".to_owned() };
             let part = parts[place].as_ref();
             match part.map_or_else(|| Err(lost()), |part| part.answer.clone()) {
                 Ok(status) => {
@@ -159,7 +159,7 @@ fn too_late() -> StoreError {
     StoreError::Ambiguous { reason: "the deadline passed before every slot had answered".to_owned() }
 }
 
-/// Waits for the end of runs whose answers nobody needs.
+/// Awaits runs whose answers are not needed.
 async fn finish<T: 'static>(mut runs: JoinSet<T>) {
     while runs.join_next().await.is_some() {}
 }
@@ -179,7 +179,7 @@ async fn collect(runs: &mut Runs, parts: &mut [Option<Part>]) {
     }
 }
 
-/// What was charged: the place of the check, how many units, and when.
+/// What was charged: the position of the check, the units, and the instant.
 fn charged(parts: &[Option<Part>]) -> Vec<(usize, u64, Timestamp)> {
     let units = |(place, part): (usize, &Option<Part>)| {
         let part = part.as_ref()?;

@@ -1,4 +1,4 @@
-//! The store itself: a call becomes one run of a script, its answer a decision.
+//! The store: a call becomes one run of a script, and its reply a decision.
 
 use std::fmt;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use crate::scripts::Scripts;
 use crate::split::Split;
 use crate::wire::{self, Asked, corrupt};
 
-/// Keeps states in Redis or Valkey: one server, a master watched by Sentinels, or a cluster. Cheap to clone.
+/// Keeps states in Redis or Valkey: one server, a master monitored by Sentinels, or a cluster. Cheap to clone.
 ///
 /// ```no_run
 /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
@@ -29,7 +29,7 @@ pub struct RedisStore {
     pub(crate) engine: Arc<Engine>,
 }
 
-/// What runs scripts, shared with the calls that outlive their callers.
+/// Runs the scripts. Shared with the calls that outlive their callers.
 pub(crate) struct Engine {
     pub(crate) client: Client,
     pub(crate) prefix: String,
@@ -39,12 +39,12 @@ pub(crate) struct Engine {
 }
 
 impl RedisStore {
-    /// Connects with the default settings; see [`StoreUrl`](crate::StoreUrl) for the forms of the URL.
+    /// Connects with default settings. See [`StoreUrl`](crate::StoreUrl) for the forms of the URL.
     pub async fn connect(url: &str) -> Result<Self, ConnectError> {
         Self::builder(url).connect().await
     }
 
-    /// A store with other settings.
+    /// Starts a store with other settings.
     pub fn builder(url: &str) -> RedisStoreBuilder {
         RedisStoreBuilder::new(url)
     }
@@ -72,7 +72,7 @@ impl RedisStore {
         if together && verb.effect() != Effect::GivesBack {
             return engine.run(verb, denied, &asked, deadline).await;
         }
-        // What gives back, or may have to, is not left half done by a caller that hangs up.
+        // A call that gives back, or may have to, is finished even if the caller is gone.
         let (sender, answer) = oneshot::channel();
         let split = Split { engine: Arc::clone(engine), verb, denied, asked, together, deadline };
         tokio::spawn(split.run(sender));
@@ -109,7 +109,7 @@ impl Engine {
         reply.and_then(|reply| wire::read_call(&reply, verb, asked)).map_err(|error| naming(error, &keys))
     }
 
-    /// The arguments, and the time if a test tells it: seconds and microseconds, as `TIME` answers them.
+    /// The arguments, and the time of a manual clock: seconds and microseconds, as `TIME` replies.
     fn with_time(&self, args: impl IntoIterator<Item = Vec<u8>>) -> Vec<Vec<u8>> {
         let args = args.into_iter();
         #[cfg(feature = "manual-clock")]
@@ -120,7 +120,7 @@ impl Engine {
         args.collect()
     }
 
-    /// The places of checks, those of each slot together.
+    /// The positions of checks, grouped by slot.
     pub(crate) fn by_slot(&self, asked: &[Asked], places: &[usize]) -> Vec<Vec<usize>> {
         let mut groups: Vec<Vec<usize>> = Vec::new();
         for &place in places {
@@ -134,9 +134,9 @@ impl Engine {
         groups
     }
 
-    /// Finds out now, by name, which commands the server does not let us run, and not on the first call that needs one.
+    /// Finds out on connecting which commands the user may not run, instead of on the first call that needs one.
     pub(crate) async fn check_permissions(&self) -> Result<(), StoreError> {
-        // EVAL is needed only where a script is unknown: after a restart, when nobody wants to learn that it is forbidden.
+        // EVAL is needed only when a script is unknown, for example after a restart. Check now that it is permitted.
         let mut eval = redis::cmd("EVAL");
         eval.arg("return 1").arg(0);
         for server in self.client.masters().await {
@@ -145,7 +145,7 @@ impl Engine {
                 .await
                 .map_err(|failure| failure.at(server.address()))?;
         }
-        // In a cluster every server has rights of its own; as many keys as this are likely to meet all of them.
+        // In a cluster every server has its own ACL. This many keys are likely to reach all of them.
         let keys = if self.client.is_cluster() { 16 } else { 1 };
         for subject in 0..keys {
             self.check_permissions_at(&subject.to_string()).await?;
@@ -158,25 +158,25 @@ impl Engine {
         let (keys, script) = ([key.encode(&self.prefix, "r")], &self.scripts.check_permissions);
         let reply = self.client.run::<_, &str>(script, &keys, &[], self.client.default_deadline()).await?;
         let refused: Vec<String> =
-            redis::from_redis_value(reply).map_err(|error| corrupt(&format!("it answered {error}")))?;
+            redis::from_redis_value(reply).map_err(|error| corrupt(&format!("the reply is invalid: {error}")))?;
         let missing: Vec<String> = refused.iter().map(|name| format!("+{name}")).collect();
         if missing.is_empty() {
             return Ok(());
         }
         Err(StoreError::Refused {
-            reason: "this user may not run some commands of the scripts".to_owned(),
+            reason: "the user may not run some commands of the scripts".to_owned(),
             remedy: format!("add the missing rules: ACL SETUSER <user> {}", missing.join(" ")),
         })
     }
 }
 
-/// Says which keys to look at when a script could not read what it found.
+/// Names the keys to inspect when a script could not read a state.
 fn naming(error: StoreError, keys: &[impl AsRef<str>]) -> StoreError {
     match error {
         StoreError::Corrupt { reason } => {
             let keys: Vec<&str> = keys.iter().map(AsRef::as_ref).collect();
             let keys = keys.join(", ");
-            corrupt(&format!("{reason} (look at {keys}: `reset` forgets a state, or delete the key)"))
+            corrupt(&format!("{reason} (inspect {keys}: reset the state, or delete the key)"))
         }
         other => other,
     }

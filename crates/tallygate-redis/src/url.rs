@@ -1,4 +1,4 @@
-//! Where a store lives: the URL an operator writes.
+//! The URL of a store.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -10,15 +10,15 @@ pub use error::UrlError;
 /// The address of a store: one server, a cluster, or a master found through Sentinel.
 ///
 /// ```text
-/// redis://[user:password@]host[:6379][/db]                     one server; rediss:// speaks TLS
+/// redis://[user:password@]host[:6379][/db]                     one server; rediss:// uses TLS
 /// redis+unix:///run/redis.sock[?db=0], unix:///run/redis.sock  one server on a socket
 /// redis+cluster://[user:password@]a[:6379],b,c                 a cluster, by one or more of its nodes
 /// redis+sentinel://[user:password@]a[:26379],b,c/master[/db]   the master its sentinels name
 /// ```
 ///
-/// `rediss+cluster` and `rediss+sentinel` speak TLS, verified against the system's roots and `?ca=/path.pem` besides.
-/// `valkey` stands for `redis` in every scheme. For sentinels with a password of their own:
-/// `?sentinel_user=…&sentinel_password=…`. Printing a URL shows no password.
+/// `rediss+cluster` and `rediss+sentinel` use TLS. Certificates are verified against the system's roots, and against
+/// `?ca=/path.pem` in addition. `valkey` is an alias of `redis` in every scheme. The credentials of sentinels are
+/// `?sentinel_user=…&sentinel_password=…`. Debug and display output contain no password.
 #[derive(Clone, PartialEq, Eq)]
 pub struct StoreUrl {
     pub(crate) place: Place,
@@ -41,7 +41,7 @@ pub(crate) enum Address {
     Unix(PathBuf),
 }
 
-/// Who we are there, and in which database.
+/// The credentials and the database.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub(crate) struct Login {
     pub(crate) user: Option<String>,
@@ -91,7 +91,7 @@ impl FromStr for StoreUrl {
             .ok_or_else(|| UrlError::Scheme { nearest: nearest_scheme(&scheme), written: scheme.clone() })?;
 
         let (authority, tail) = rest.split_at(rest.find(['/', '?', '#']).unwrap_or(rest.len()));
-        // Reported before anything else is, so that no message can repeat a piece of a password.
+        // Checked first, so that no other message can repeat a part of a password.
         if tail.contains('@') && !matches!(form, Form::Unix) {
             return Err(UrlError::UnescapedPassword);
         }
@@ -101,8 +101,8 @@ impl FromStr for StoreUrl {
         let (path, query) = tail.split_once('?').unwrap_or((tail, ""));
         let mut login = Login::default();
         let hosts = match authority.rsplit_once('@') {
-            Some((who, hosts)) => {
-                let (user, password) = who.split_once(':').ok_or(UrlError::UserWithoutPassword)?;
+            Some((credentials, hosts)) => {
+                let (user, password) = credentials.split_once(':').ok_or(UrlError::UserWithoutPassword)?;
                 login.user = Some(unescape(user)?).filter(|user| !user.is_empty());
                 login.password = Some(unescape(password)?);
                 hosts
@@ -148,7 +148,7 @@ impl FromStr for StoreUrl {
     }
 }
 
-/// What may follow the `?`.
+/// The query parameters.
 #[derive(Default)]
 struct Parameters {
     ca: Option<PathBuf>,
@@ -205,15 +205,16 @@ impl Address {
         Ok(Self::Tcp { host: host.to_owned(), port })
     }
 
-    /// What a cluster or sentinel names: `host:port`, IPv6 without brackets. An empty host is the one that said it.
+    /// An address as named by a cluster or sentinel: `host:port`, IPv6 without brackets. An empty host means the server
+    /// that named it.
     pub(crate) fn named(text: &str, said_by: &Self) -> Option<Self> {
         let (host, port) = text.rsplit_once(':')?;
-        // Redis 7 may append `,hostname`, busses append `@port`.
+        // Redis 7 may append `,hostname`; the cluster bus appends `@port`.
         let port = port.split(['@', ',']).next()?.parse().ok()?;
         Some(Self::beside(host.trim_matches(['[', ']']), port, said_by))
     }
 
-    /// `host` at `port`, where an empty or unknown host is that of `said_by`.
+    /// `host` at `port`; an empty or unknown host is that of `said_by`.
     pub(crate) fn beside(host: &str, port: u16, said_by: &Self) -> Self {
         let host = match (host, said_by) {
             ("" | "?", Self::Tcp { host, .. }) => host,
@@ -299,7 +300,7 @@ fn unescape(text: &str) -> Result<String, UrlError> {
     String::from_utf8(bytes).map_err(|_| UrlError::Escape)
 }
 
-/// The usual one if none is alike.
+/// The closest scheme; `redis` if none is close.
 fn nearest_scheme(written: &str) -> &'static str {
     let distances = SCHEMES.iter().map(|(name, ..)| (tallygate::edit_distance(written, name), *name));
     let alike = |(distance, name): &(usize, &str)| 2 * distance <= name.len();

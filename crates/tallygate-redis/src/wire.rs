@@ -1,4 +1,4 @@
-//! How checks and answers are written for the scripts.
+//! Encodes checks for the scripts, and decodes their replies.
 
 use redis::Value;
 use tallygate::{Check, Decision, Limit, Mode, Source, Status, StoreError, Timestamp, Verb};
@@ -7,10 +7,10 @@ use crate::connection::Failure;
 
 /// The format of states that the scripts read and write.
 const VERSION: u8 = 1;
-/// The formats of versions to come. Text that somebody else wrote begins with none of them.
+/// The formats of future versions. Text written by others does not begin with any of them.
 const NEWER: std::ops::Range<u8> = VERSION + 1..b' ';
 
-/// One check as the scripts take it, owned, so that what must be finished can outlive its caller.
+/// One check as the scripts take it. Owned, so that a call can outlive its caller.
 #[derive(Debug, Clone)]
 pub(crate) struct Asked {
     pub(crate) key: String,
@@ -38,7 +38,7 @@ impl Asked {
         }
     }
 
-    /// What `call.lua` wants to know of it besides its numbers.
+    /// What `call.lua` needs to know in addition to the numbers.
     pub(crate) fn head(&self, into: &mut Vec<u8>) {
         into.extend_from_slice(self.kind.as_bytes());
         into.push(match self.mode {
@@ -61,7 +61,7 @@ pub(crate) fn pack(cost: u64, limit: &Limit) -> Vec<u8> {
     packed
 }
 
-/// The answer of `check.lua`.
+/// Decodes the reply of `check.lua`.
 pub(crate) fn read_check(reply: &Value, check: &Check<'_>) -> Result<Decision, StoreError> {
     let mut reader = Reader::new(reply)?;
     let allowed = reader.byte()? == 1;
@@ -72,7 +72,7 @@ pub(crate) fn read_check(reply: &Value, check: &Check<'_>) -> Result<Decision, S
     Ok(Decision::of_one(status.with_units(units), Source::Store, now))
 }
 
-/// The answer of `call.lua`.
+/// Decodes the reply of `call.lua`.
 pub(crate) fn read_call(reply: &Value, verb: Verb, asked: &[Asked]) -> Result<Decision, StoreError> {
     let mut reader = Reader::new(reply)?;
     let allowed = reader.byte()? == 1;
@@ -102,14 +102,14 @@ pub(crate) fn read_call(reply: &Value, verb: Verb, asked: &[Asked]) -> Result<De
     Ok(Decision::new(allowed, statuses, Source::Store, now).with_failures(failures))
 }
 
-/// What a twin said of a state it cannot read: `!` and the version of the state, or `?` and an error.
+/// The reply of a twin that cannot read a state: `!` and the version of the state, or `?` and an error.
 fn unreadable(text: &[u8]) -> StoreError {
     match text {
         [b'!', version] if NEWER.contains(version) => StoreError::NewerFormat {
-            reason: format!("its format is {version}, and this version reads format {VERSION}"),
+            reason: format!("its format version is {version}, but this version reads only {VERSION}"),
         },
         [b'?', error @ ..] => Failure::of_error(&String::from_utf8_lossy(error)).at(&"the server"),
-        _ => corrupt("the state is in no format of tallygate"),
+        _ => corrupt("the state has an unknown format"),
     }
 }
 
@@ -120,7 +120,7 @@ struct Reader<'r> {
 impl<'r> Reader<'r> {
     fn new(reply: &'r Value) -> Result<Self, StoreError> {
         match reply {
-            // An answer begins with a flag.
+            // A valid reply begins with a flag.
             Value::BulkString(text) if matches!(text[..], [b'!' | b'?', ..]) => Err(unreadable(text)),
             Value::BulkString(rest) => Ok(Self { rest }),
             other => Err(corrupt(&format!("it answered {other:?}"))),
@@ -128,7 +128,7 @@ impl<'r> Reader<'r> {
     }
 
     fn take(&mut self, bytes: usize) -> Result<&'r [u8], StoreError> {
-        let (taken, rest) = self.rest.split_at_checked(bytes).ok_or_else(|| corrupt("its answer is too short"))?;
+        let (taken, rest) = self.rest.split_at_checked(bytes).ok_or_else(|| corrupt("the reply is too short"))?;
         self.rest = rest;
         Ok(taken)
     }
@@ -136,7 +136,7 @@ impl<'r> Reader<'r> {
     fn byte(&mut self) -> Result<u8, StoreError> {
         match self.take(1)? {
             [byte @ 0..=2] => Ok(*byte),
-            _ => Err(corrupt("a flag of its answer is none")),
+            _ => Err(corrupt("the reply has an invalid flag")),
         }
     }
 
@@ -160,17 +160,17 @@ impl<'r> Reader<'r> {
         let bytes = self.take(8)?.try_into().unwrap_or_default();
         let number = f64::from_le_bytes(bytes);
         if number.fract() != 0.0 || !(0.0..=MAX_EXACT).contains(&number) {
-            return Err(corrupt(&format!("it answered the number {number}")));
+            return Err(corrupt(&format!("the reply has the invalid number {number}")));
         }
         Ok(number as u64)
     }
 
     fn end(self) -> Result<(), StoreError> {
-        if self.rest.is_empty() { Ok(()) } else { Err(corrupt("its answer is too long")) }
+        if self.rest.is_empty() { Ok(()) } else { Err(corrupt("the reply is too long")) }
     }
 }
 
-/// The largest whole number below which every whole number is a double.
+/// 2^53: all whole numbers up to this are exact in a double.
 const MAX_EXACT: f64 = 9_007_199_254_740_992.0;
 
 #[expect(clippy::cast_precision_loss, reason = "no cost and no instant is above 2^53")]

@@ -1,4 +1,4 @@
-//! Calls whose callers leave, on one server and on a cluster: what was denied is not charged, and nothing is left half done.
+//! Dropped calls, on one server and on a cluster: what was denied is not charged, and nothing is left half done.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -14,12 +14,12 @@ use tokio::runtime::Runtime;
 
 use crate::support::flavours;
 
-/// Threads beside the one that polls and drops.
+/// With worker threads besides the one that polls and drops.
 fn runtime() -> Runtime {
     tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap()
 }
 
-/// A store that waits out what passes by itself: here calls end because they are dropped, and for no other reason.
+/// A store with a long deadline: calls end only because they are dropped.
 fn store(url: &str) -> RedisStore {
     wait(RedisStore::builder(url).deadline(PATIENCE).connect_timeout(PATIENCE).connect()).unwrap()
 }
@@ -33,7 +33,7 @@ fn every_poll(url: &str, servers: &[Server], scenes: &[Arc<Scene>]) {
     }
     matrix.every_poll(scenes, &[Verb::Check], |case, polls, every| refund_of_verdict(&store, &set, case, polls, every));
     let summary = matrix.judge();
-    assert!(summary.dropped > 50, "too few calls were dropped under way: {summary:?}");
+    assert!(summary.dropped > 50, "too few calls were dropped in flight: {summary:?}");
     assert!(every_key_expires(servers) > 100);
 }
 
@@ -48,7 +48,7 @@ fn on_one_server() {
 }
 
 #[test]
-fn on_one_server_that_is_far_away() {
+fn on_one_server_with_high_latency() {
     let runtime = runtime();
     let _entered = runtime.enter();
     let server = Server::redis().start();
@@ -67,7 +67,7 @@ fn on_a_cluster() {
     }
 }
 
-/// While one master hangs, what its slots were asked is under way for as long as it takes.
+/// While one master hangs, calls to its slots stay in flight.
 #[test]
 fn on_a_cluster_with_a_master_that_hangs() {
     let runtime = runtime();
@@ -88,11 +88,11 @@ fn on_a_cluster_with_a_master_that_hangs() {
         }
     }
     let summary = matrix.judge();
-    assert!(summary.dropped > 50, "too few calls were dropped under way: {summary:?}");
+    assert!(summary.dropped > 50, "too few calls were dropped in flight: {summary:?}");
     assert!(every_key_expires(cluster.nodes()) > 100);
 }
 
-/// More limits than one call has room for are given back by several.
+/// Refunds of more limits than one call can have take several calls.
 #[test]
 fn refunds_of_more_limits_than_one_call_has() {
     let runtime = runtime();
@@ -109,7 +109,7 @@ fn refunds_of_more_limits_than_one_call_has() {
     matrix.judge();
 }
 
-/// Calls that are denied by one slot, and given up at a deadline of their own before another slot has answered.
+/// Calls that one slot denies, and whose deadline passes before another slot has answered.
 #[test]
 fn on_a_cluster_with_short_deadlines() {
     let runtime = runtime();

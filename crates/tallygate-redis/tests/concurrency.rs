@@ -1,4 +1,4 @@
-//! Many processes and one limit: together they get exactly what it allows.
+//! Many processes and one limit: together they get exactly the limit.
 
 mod worker;
 
@@ -12,12 +12,12 @@ use tallygate_testkit::{Cluster, Flavour, Server, valkey_available};
 
 use crate::support::{every_key_expires, flavours, patient, replays, used, within_bound, yearly};
 
-/// In each process, for each job.
+/// Per process and job.
 const TASKS: u64 = 32;
-/// Of each task.
+/// Per task.
 const CALLS: u64 = 80;
 
-/// How many checks a call had, and its answer, as the worker writes them.
+/// The number of checks in a call, and its answer, as the worker writes them.
 fn read(line: &str) -> (u64, Record) {
     let numbers: Vec<u64> = line.split(' ').map(|word| word.parse().unwrap()).collect();
     let [checks, at, cost, allowed, remaining, retry, reset] = numbers[..] else { panic!("{line}") };
@@ -30,7 +30,7 @@ fn read(line: &str) -> (u64, Record) {
     (checks, record)
 }
 
-/// Two processes on one store: this test program, told to run one test, which is a [`worker`] there.
+/// Two processes on one store. Each runs this test program with one test selected, which is a [`worker`] there.
 struct Workers(Vec<(Child, ChildStdin, BufReader<ChildStdout>)>);
 
 impl Workers {
@@ -51,7 +51,7 @@ impl Workers {
         Self(vec![start(), start()])
     }
 
-    /// Has all of them do the job at once, and collects what all their calls were answered.
+    /// Runs the job in all of them at once, and collects the answers to all calls.
     fn run(&mut self, job: &str) -> Vec<(u64, Record)> {
         for (_, input, _) in &mut self.0 {
             writeln!(input, "{job}").unwrap();
@@ -77,7 +77,8 @@ fn lines_until(output: &mut impl BufRead, last: &str) -> Vec<String> {
     output.lines().map(Result::unwrap).take_while(|line| line != last).collect()
 }
 
-/// Every algorithm with a window nobody sees the end of, and with one that ends many times; then two limits at once.
+/// Every algorithm with a window that does not end during the test, and with one that ends many times; then two limits
+/// at once.
 async fn exactly_the_limit(url: &str) {
     let mut workers = Workers::start(url);
     for algorithm in Algorithm::ALL {
@@ -96,7 +97,7 @@ async fn exactly_the_limit(url: &str) {
     all_or_none(url, &mut workers).await;
 }
 
-/// Half the callers need both limits, half only the second: nobody is charged for a call that is denied.
+/// Half the callers need both limits, half only the second: a denied call charges nothing.
 async fn all_or_none(url: &str, workers: &mut Workers) {
     for (first, second) in
         [(Algorithm::TokenBucket, Algorithm::SlidingLog), (Algorithm::SlidingWindow, Algorithm::FixedWindow)]
@@ -114,7 +115,7 @@ async fn all_or_none(url: &str, workers: &mut Workers) {
             let used = used(&patient(url).await, policy, subject.as_bytes(), limit).await;
             assert_eq!(admitted.len() as u64, used, "{policy} of {limit}: charged is what was admitted");
         }
-        // Each was wanted more often than it could be had, so one of them is spent.
+        // Both were in more demand than available, so at least one of them is used up.
         assert!(admitted(1).len() == 900 || admitted(2).len() == 300);
     }
 }

@@ -1,4 +1,4 @@
-//! The shared store: every property, on Redis, on Valkey and through a real cluster of three masters.
+//! The shared store: every property, on Redis, on Valkey and on a real cluster of three masters.
 
 use std::time::Duration;
 

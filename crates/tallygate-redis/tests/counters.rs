@@ -1,4 +1,4 @@
-//! Counters on a server answer as those in memory do, to the last bit.
+//! Counters on a server answer exactly as those in memory.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -82,7 +82,7 @@ impl Call {
             }
             40..=49 => Self::DecrBy(random.pick(&WHOLE)),
             50..=69 => Self::Float(random.pick(&FRACTIONS)),
-            // Any bits at all: subnormal, huge, infinite, not a number.
+            // Any bits: subnormal, huge, infinite, NaN.
             70..=79 => Self::Float(f64::from_bits(random.number())),
             80..=93 => Self::Get,
             _ => Self::Delete,
@@ -102,7 +102,7 @@ impl Call {
     }
 }
 
-/// Tells 0 from -0, and NotFinite's NaN is like itself.
+/// Distinguishes 0 from -0; NaN equals itself.
 fn bits(answer: &Result<CounterValue, CounterError>) -> String {
     match answer {
         Ok(CounterValue::Float(value)) => format!("float {:016x} {value}", value.to_bits()),
@@ -111,7 +111,7 @@ fn bits(answer: &Result<CounterValue, CounterError>) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn memory_and_server_count_alike() {
+async fn memory_and_server_counters_are_equal() {
     for (flavour, traces) in flavours().into_iter().zip([24, 8]) {
         let server = Server::of(flavour).start();
         let redis = Arc::clone(patient(&server.url()).await.store());
@@ -135,8 +135,8 @@ async fn trace(redis: Arc<RedisStore>, seed: u64) -> usize {
         let one = call.ask(&Counter::new(Arc::clone(&memory), name).unwrap()).await;
         let two = call.ask(&Counter::new(Arc::clone(&redis), name).unwrap()).await;
         story.push(format!("{name:.3} {call:?} -> {one:?}"));
-        let told = &story[story.len().saturating_sub(12)..];
-        assert_eq!(bits(&one), bits(&two), "memory and server differ, seed {seed}:\n{}", told.join("\n"));
+        let recent = &story[story.len().saturating_sub(12)..];
+        assert_eq!(bits(&one), bits(&two), "memory and server differ, seed {seed}:\n{}", recent.join("\n"));
         overflows += usize::from(matches!(one, Err(CounterError::Overflow { .. })));
     }
     overflows
@@ -191,9 +191,9 @@ async fn no_increment_is_lost() {
     }
 }
 
-/// The first call sets the time to live; no later one prolongs it, shortens it or takes it away.
+/// The first call sets the TTL; no later one extends, shortens or removes it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_time_to_live_is_that_of_the_first_call() {
+async fn the_ttl_is_that_of_the_first_call() {
     for flavour in flavours() {
         let server = Server::of(flavour).start();
         let redis = Arc::clone(patient(&server.url()).await.store());
@@ -201,7 +201,7 @@ async fn the_time_to_live_is_that_of_the_first_call() {
         let end = || server.command(&["PEXPIRETIME", "tallygate:{n}:counter:n"]).int();
         let plain = Counter::new(Arc::clone(&redis), "n").unwrap();
         let mortal = |ttl| Counter::new(Arc::clone(&redis), "n").unwrap().expires_after(ttl).unwrap();
-        // What is left is told by a clock that may have stepped back since the end was set.
+        // The TTL is read from a clock that may have stepped back since it was set.
         let hour = i64::try_from((HOUR + SERVER_STEP_BACK).as_millis()).unwrap();
         for first in [Call::Incr, Call::Float(0.5), Call::Float(2.0)] {
             first.ask(&mortal(HOUR)).await.unwrap();
@@ -218,19 +218,19 @@ async fn the_time_to_live_is_that_of_the_first_call() {
             plain.delete().await.unwrap();
             assert_eq!(life(), -2);
         }
-        // Without one it lives until it is deleted, also when a later call has one.
+        // Without a TTL it lives until it is deleted, even if a later call has one.
         plain.incr().await.unwrap();
         mortal(HOUR).incr().await.unwrap();
         assert_eq!(life(), -1);
         plain.delete().await.unwrap();
-        // And a short one is really over.
+        // A short TTL really ends.
         mortal(Duration::from_millis(1)).incr().await.unwrap();
         tallygate_testkit::wait::until("the counter to expire", HOUR, || (life() == -2).then_some(()));
         assert_eq!(plain.get().await.unwrap(), CounterValue::Integer(0));
     }
 }
 
-/// What others wrote under our name is read if it is a number, and otherwise reported and left as it is.
+/// A value that others wrote under our name is read if it is a number, and otherwise reported and left alone.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn foreign_values() {
     for flavour in flavours() {
@@ -242,8 +242,9 @@ async fn foreign_values() {
             server.command(&["SET", key, text]).ok();
             for call in [Call::Incr, Call::Float(0.5), Call::Get] {
                 let answer = call.ask(&counter).await;
-                let told = matches!(answer, Err(CounterError::NotANumber { .. } | CounterError::NotAnInteger { .. }));
-                assert!(told, "{call:?} on {text:?}: {answer:?}");
+                let reported =
+                    matches!(answer, Err(CounterError::NotANumber { .. } | CounterError::NotAnInteger { .. }));
+                assert!(reported, "{call:?} on {text:?}: {answer:?}");
                 assert_eq!(server.command(&["GET", key]).text(), text);
             }
         }

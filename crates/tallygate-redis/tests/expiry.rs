@@ -1,4 +1,4 @@
-//! Keys live as long as what they hold counts, a little longer, and no longer than that.
+//! Keys live as long as their state counts, a little longer, and no longer than that.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use crate::support::{
     RedisLimiter, every_key_expires, flavours, keys, lifetimes, limit, patient, receipt, units, used,
 };
 
-/// A limit with a short window, of which a test sees many.
+/// A limit with a window so short that a test sees many.
 fn short(random: &mut Random, algorithm: Algorithm) -> Limit {
     let (amount, millis) = (random.between(1, 20), random.between(1, 400));
     let plain = Limit::builder(amount, Duration::from_millis(millis)).algorithm(algorithm);
@@ -20,7 +20,7 @@ fn short(random: &mut Random, algorithm: Algorithm) -> Limit {
     if burst { plain.burst(amount * 2).build().unwrap() } else { plain.build().unwrap() }
 }
 
-/// Every verb on every algorithm, with limits whose numbers change; answers how long each policy's keys may live.
+/// Every verb on every algorithm, with limits whose numbers change. Returns how long the keys of each policy may live.
 async fn traffic(limiter: &RedisLimiter, server: &Server, seed: u64, calls: u64) -> HashMap<String, Duration> {
     let mut random = Random::new(seed);
     let mut longest: HashMap<String, Duration> = HashMap::new();
@@ -64,9 +64,9 @@ fn bounded(server: &Server, longest: &HashMap<String, Duration>) {
     }
 }
 
-/// After any traffic every key has an end, not far beyond the last thing it holds; and then they are gone.
+/// After any traffic every key has a TTL, not much longer than its state counts, and then it is gone.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn every_key_has_an_end_and_meets_it() {
+async fn every_key_has_a_ttl_and_expires() {
     for (flavour, seed) in flavours().into_iter().zip(1..) {
         let server = Server::of(flavour).start();
         let limiter = patient(&server.url()).await;
@@ -78,8 +78,8 @@ async fn every_key_has_an_end_and_meets_it() {
     }
 }
 
-/// Keys that expire take nothing along that still counts: the server answers as a store that never forgets, whatever
-/// the time between the calls.
+/// Expiry removes nothing that still counts: the server answers like a store that never drops a state, whatever the
+/// time between calls.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nothing_expires_while_it_counts() {
     for (flavour, seed) in flavours().into_iter().zip(1..) {
@@ -89,10 +89,10 @@ async fn nothing_expires_while_it_counts() {
     }
 }
 
-/// A log that a refund or a denied call had made to fit used to get one window to live, and the calls that followed in
-/// the same window of the wall clock did not prolong it: they vanished before their time.
+/// A log that was converted by a refund or a denied call got a TTL of one window, and later calls in the same window of
+/// the wall clock did not extend it: they vanished too early.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_log_that_was_made_to_fit_lives_as_long_as_its_calls_count() {
+async fn a_converted_log_lives_as_long_as_its_calls_count() {
     let server = Server::redis().skewed_clock().start();
     let limiter = patient(&server.url()).await;
     let (before, after) = (limit("10/500s sliding_log"), limit("10/1000s sliding_log"));
@@ -105,7 +105,7 @@ async fn a_log_that_was_made_to_fit_lives_as_long_as_its_calls_count() {
     assert_eq!(limiter.refund(receipt(check(&after).cost(units(8)), None)).await.unwrap(), 8);
     at(900);
     assert!(limiter.check(check(&after).cost(units(9))).await.unwrap().allowed());
-    // The one unit of second 10 has stopped to count, the nine of second 900 have not.
+    // The one unit of second 10 has stopped counting, the nine of second 900 have not.
     at(1100);
     assert_eq!(used(&limiter, "log", b"s", &after).await, 9);
 }
@@ -131,7 +131,7 @@ async fn forgets_nothing(flavour: Flavour, algorithm: Algorithm, seed: u64) {
             0..=3 => 0,
             4..=6 => random.between(0, window / 3),
             7 => random.between(0, 2 * window),
-            // Around the instants at which keys expire.
+            // Close to the instants at which keys expire.
             8 => random.between(window - SECOND, window + 2 * SECOND),
             _ => random.between(2 * window - SECOND, 2 * window + 2 * SECOND),
         };

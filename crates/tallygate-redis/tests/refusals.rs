@@ -1,4 +1,4 @@
-//! What a store cannot do, it says at once, in words that name the remedy; and it changes nothing.
+//! Errors are reported at once, with the remedy, and nothing is changed.
 
 mod acl;
 mod address;
@@ -9,7 +9,7 @@ use std::time::Duration;
 use tallygate::{CheckError, StoreError};
 use tallygate_redis::{ConnectError, RedisStore};
 
-/// What connecting to this address is answered.
+/// The error of connecting to this address.
 async fn refusal(url: &str) -> ConnectError {
     let builder = RedisStore::builder(url).deadline(Duration::from_secs(10)).connect_timeout(Duration::from_secs(10));
     match builder.connect().await {
@@ -38,7 +38,7 @@ fn store_refused(error: &StoreError, named: &str) {
     assert!(error.to_string().contains(named));
 }
 
-/// Passes by itself or with the help of an operator; the message says what is the matter.
+/// Temporary, or an operator can fix it; the message says what is wrong.
 #[track_caller]
 fn is_unavailable(error: &ConnectError, matter: &str) {
     let ConnectError::Store(StoreError::Unavailable { reason }) = error else { panic!("{error:?}") };

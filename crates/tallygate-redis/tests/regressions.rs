@@ -1,4 +1,4 @@
-//! Bugs that were found, each with what happened.
+//! Regressions, each with what happened.
 
 use std::time::Duration;
 
@@ -6,8 +6,8 @@ use tallygate::{Check, Cost, Key, Limit, Limiter};
 use tallygate_redis::RedisStore;
 use tallygate_testkit::Server;
 
-/// A log that was made to fit a changed limit by a call that was denied got a time to live of one window. A call charged
-/// later in that window did not prolong it, so the log vanished while that call still counted.
+/// A log that was converted to a changed limit by a denied call got a TTL of one window. A call charged later in that
+/// window did not extend it, so the log vanished while that call still counted.
 #[tokio::test]
 async fn an_adopted_log_outlives_the_calls_charged_after_it() {
     let server = Server::redis().start();
@@ -17,7 +17,7 @@ async fn an_adopted_log_outlives_the_calls_charged_after_it() {
     let cost = |units| Cost::new(units).unwrap();
     assert!(limiter.check(Check::new(key, &before).cost(cost(5))).await.unwrap().allowed());
     assert!(!limiter.check(Check::new(key, &after).cost(cost(6))).await.unwrap().allowed());
-    // Longer than the slack that every key has: nothing but real time can show the difference.
+    // Longer than the slack of every key: only real time can show the difference.
     tokio::time::sleep(Duration::from_millis(1200)).await;
     let charged = limiter.check(Check::new(key, &after)).await.unwrap();
     assert!(charged.allowed());
@@ -26,10 +26,10 @@ async fn an_adopted_log_outlives_the_calls_charged_after_it() {
     assert!(ttl >= counts, "the key lives for {ttl} ms, the call counts for {counts} ms");
 }
 
-/// Rights that were cut after the start-up test stopped a log's script between ZADD and PEXPIRE: the key was left without
-/// an end, and charged, while the answer said that nothing was.
+/// Permissions revoked after the check on connecting stopped a log's script between ZADD and PEXPIRE: the key was left
+/// without a TTL, and charged, although the answer said that nothing was.
 #[tokio::test]
-async fn rights_that_are_cut_later_leave_no_log_without_an_end() {
+async fn permissions_revoked_later_leave_no_log_without_a_ttl() {
     let server = Server::redis().acl("user app on >secret ~tallygate:* +@all").start();
     let limiter = Limiter::new(RedisStore::connect(&server.url_as("app", "secret")).await.unwrap());
     let key = Key::new("p", "s").unwrap();

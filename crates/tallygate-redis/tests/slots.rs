@@ -1,4 +1,4 @@
-//! A cluster: slots that move under load, and calls whose keys live in different slots.
+//! A cluster: slots that move under load, and calls whose keys are in different slots.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -23,13 +23,13 @@ fn every_key_of(cluster: &Cluster) -> usize {
     cluster.nodes().iter().map(every_key_expires).sum()
 }
 
-/// Where the states of a subject live.
+/// The slot of the states of a subject.
 fn slot_of(cluster: &Cluster, subject: &str) -> u16 {
     let key = Key::new("p", subject).unwrap().encode("tallygate", "tb");
     cluster.slot_of(key.as_bytes())
 }
 
-/// Sixteen moves of the slots in use, while all of them are: nobody is told, and nobody gets more.
+/// Sixteen moves of slots that are in use: callers do not notice, and the limits hold.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn slots_that_move_under_load_change_no_answer() {
     let cluster = Cluster::start(Flavour::Redis, 3, 0);
@@ -62,7 +62,7 @@ async fn slots_that_move_under_load_change_no_answer() {
     assert!(every_key_of(&cluster) > 0);
 }
 
-/// Two limits of one subject, asked for together while their slot moves: both are charged or none is.
+/// Two limits of one subject, checked together while their slot moves: both are charged or none is.
 async fn ask_both(limiter: RedisLimiter, calls: u64) {
     let (first, second) = (yearly(Algorithm::TokenBucket, 1000), yearly(Algorithm::SlidingLog, 700));
     let mut admitted = 0;
@@ -95,18 +95,18 @@ async fn half_moved_slots_answer_with_ask_and_tryagain() {
     let torn = async |checks: &[Check<'_>]| {
         let error = hasty.check_all(checks).await.unwrap_err();
         match &error {
-            // The last word before the deadline: of the one server, or of the other.
+            // The last reply before the deadline, of the one server or the other.
             CheckError::Store(StoreError::Unavailable { reason }) => {
-                assert!(reason.contains("TRYAGAIN") || reason.contains("pointed to"), "{reason}");
+                assert!(reason.contains("TRYAGAIN") || reason.contains("redirected the call to"), "{reason}");
             }
-            // It came too late, on a busy machine.
+            // Too late, on a busy machine.
             CheckError::Store(StoreError::Ambiguous { .. }) => {}
             _ => panic!("{error:?}"),
         }
     };
     assert_eq!(left(&limiter, &both).await, [19, 19]);
 
-    // Opened: keys that exist are served here, new ones there, by a server that has never seen the script.
+    // Begun: existing keys are served by the old node, new ones by the new node, which has never seen the script.
     cluster.begin_move(slot, from, to);
     for node in cluster.nodes() {
         node.command(&["SCRIPT", "FLUSH"]).ok();
@@ -114,15 +114,15 @@ async fn half_moved_slots_answer_with_ask_and_tryagain() {
     assert_eq!(left(&limiter, &both).await, [18, 18]);
     assert_eq!(left(&limiter, &[check("new", "moving", &limits[0])]).await, [19]);
     assert_eq!(left(&limiter, &[check("new", "moving", &limits[0])]).await, [18]);
-    // Two keys that exist nowhere can be told from none that moved by nobody: the cluster says to come again.
+    // For two absent keys the cluster cannot tell whether one has moved: it replies TRYAGAIN.
     torn(&[check("absent-1", "moving", &limits[0]), check("absent-2", "moving", &limits[1])]).await;
 
-    // One of the two is there, the other is here: alone they are served, together they are not.
+    // One key has moved and the other has not: they are served separately, but not together.
     assert_eq!(cluster.move_keys(slot, from, to, 1), 1);
     assert_eq!(left(&limiter, &both[..1]).await, [17]);
     assert_eq!(left(&limiter, &both[1..]).await, [17]);
     torn(&both).await;
-    // Who waits long enough gets an answer.
+    // With a long deadline the call is answered.
     let waiting = tokio::spawn({
         let (limiter, limits) = (limiter.clone(), limits.clone());
         async move {
@@ -140,11 +140,11 @@ async fn half_moved_slots_answer_with_ask_and_tryagain() {
     tokio::time::sleep(Duration::from_millis(50)).await;
     assert!(!waiting.is_finished());
 
-    // Both are there.
+    // Both have moved.
     while cluster.move_keys(slot, from, to, 10) > 0 {}
     assert_eq!(waiting.await.unwrap(), [16, 16]);
     assert_eq!(left(&limiter, &both).await, [15, 15]);
-    // A client that has only now come finds its way too.
+    // A new client finds the slot too.
     assert_eq!(left(&patient(&cluster.url()).await, &both).await, [14, 14]);
     cluster.end_move(slot, from, to);
     assert_eq!(left(&limiter, &both).await, [13, 13]);
@@ -154,9 +154,9 @@ async fn half_moved_slots_answer_with_ask_and_tryagain() {
     every_key_of(&cluster);
 }
 
-/// Limits of different subjects live in different slots: charged in turn, and given back when one denies.
+/// Limits of different subjects are in different slots: charged one after the other, and given back when one denies.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_call_over_several_slots_gives_back_what_it_cannot_have() {
+async fn a_denied_call_over_several_slots_gives_everything_back() {
     let cluster = Cluster::start(valkey_if_possible(), 3, 0);
     let limiter = patient(&cluster.url()).await;
     strange_subjects_keep_apart(&cluster, &limiter).await;
@@ -169,7 +169,7 @@ async fn a_call_over_several_slots_gives_back_what_it_cannot_have() {
             assert!(decision.allowed() && decision.split());
             assert_eq!(decision.statuses()[2].remaining(), left);
         }
-        // The narrow one comes last, then first: denied either way, and nothing stays charged.
+        // The tightest limit comes last, then first: denied either way, and nothing stays charged.
         for asked in [asked, [asked[2], asked[0], asked[1]]] {
             let decision = limiter.check_all(&asked.map(|check| check.cost(units(3)))).await.unwrap();
             assert!(!decision.allowed() && decision.split());
@@ -183,7 +183,7 @@ async fn a_call_over_several_slots_gives_back_what_it_cannot_have() {
     every_key_of(&cluster);
 }
 
-/// Many at once: never more than the narrowest allows, and in the end exactly what was admitted is charged.
+/// Many at once: never more than the tightest limit, and in the end exactly what was admitted is charged.
 async fn crowd(limiter: &RedisLimiter, algorithm: Algorithm) {
     let limits = [yearly(algorithm, 60), yearly(algorithm, 40)];
     let mut callers = JoinSet::new();
@@ -209,7 +209,7 @@ async fn crowd(limiter: &RedisLimiter, algorithm: Algorithm) {
     assert!(admitted <= 40);
 }
 
-/// Whatever is in a subject: all its states share one slot, and no two subjects share a state.
+/// Whatever a subject contains: all its states share one slot, and no two subjects share a state.
 async fn strange_subjects_keep_apart(cluster: &Cluster, limiter: &RedisLimiter) {
     let long = "x".repeat(1024);
     let longer = format!("{}y", "x".repeat(1023));

@@ -1,4 +1,4 @@
-//! What the tests on real servers share: stores, load, and the judges of what was answered.
+//! Shared by the tests on real servers: stores, load, and verification of answers.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -13,7 +13,7 @@ use tokio::task::JoinSet;
 
 pub type RedisLimiter = Limiter<RedisStore>;
 
-/// Those that can be tested here.
+/// The servers available here.
 pub fn flavours() -> Vec<Flavour> {
     let mut flavours = vec![Flavour::Redis];
     if valkey_available() {
@@ -22,12 +22,12 @@ pub fn flavours() -> Vec<Flavour> {
     flavours
 }
 
-/// A limiter that waits out every fault that passes by itself: where it reports an error, there is one.
+/// A limiter with a long deadline, so that temporary faults pass: an error it reports is a real one.
 pub async fn patient(url: &str) -> RedisLimiter {
     connect(RedisStore::builder(url).deadline(PATIENCE).connect_timeout(PATIENCE)).await
 }
 
-/// A limiter whose calls may take this long.
+/// A limiter with this deadline.
 pub async fn within(url: &str, deadline: Duration) -> RedisLimiter {
     connect(RedisStore::builder(url).deadline(deadline).connect_timeout(Duration::from_secs(2))).await
 }
@@ -36,7 +36,7 @@ async fn connect(builder: RedisStoreBuilder) -> RedisLimiter {
     Limiter::new(builder.clone().connect().await.unwrap_or_else(|error| panic!("{builder:?}: {error}")))
 }
 
-/// So long a window that nothing is regained while a test runs.
+/// A window so long that nothing is regained during a test.
 pub fn yearly(algorithm: Algorithm, amount: u64) -> Limit {
     let year = Duration::from_secs(365 * 86_400);
     Limit::builder(amount, year).algorithm(algorithm).build().unwrap()
@@ -50,7 +50,7 @@ pub fn units(cost: u64) -> Cost {
     Cost::new(cost).unwrap()
 }
 
-/// Units of `limit` in use by `subject`, as the store tells it without taking any.
+/// Units of `limit` used by `subject`, as a peek reports them.
 pub async fn used<S: Store>(limiter: &Limiter<S>, policy: &str, subject: &[u8], limit: &Limit) -> u64 {
     let check = Check::new(Key::new(policy, subject).unwrap(), limit);
     let peeked = limiter.peek(&[check]).await.unwrap();
@@ -62,14 +62,14 @@ pub fn wall_micros() -> u64 {
     u64::try_from(SystemTime::UNIX_EPOCH.elapsed().unwrap().as_micros()).unwrap()
 }
 
-/// How often the server has run this command, for whomever.
+/// How often the server has run this command, for any client.
 pub fn calls_of(server: &Server, command: &str) -> u64 {
     let stats = server.command(&["INFO", "commandstats"]).text();
     let line = stats.lines().find_map(|line| line.strip_prefix(&format!("cmdstat_{command}:calls=")));
     line.map_or(0, |line| line.split(',').next().unwrap().parse().unwrap())
 }
 
-/// Every key of the server that begins with `tallygate:`.
+/// Every key of the server with the prefix `tallygate:`.
 pub fn keys(server: &Server) -> Vec<Vec<u8>> {
     let (mut keys, mut cursor) = (Vec::new(), "0".to_owned());
     loop {
@@ -85,7 +85,7 @@ pub fn keys(server: &Server) -> Vec<Vec<u8>> {
     }
 }
 
-/// Milliseconds each key has left; -1 is for ever. Keys that vanish meanwhile are left out.
+/// The TTL of each key in milliseconds; -1 means none. Keys that vanish in the meantime are left out.
 pub fn lifetimes(server: &Server) -> Vec<(String, i64)> {
     let mut connection = server.connect().unwrap();
     let left = keys(server).into_iter().map(|key| {
@@ -95,7 +95,7 @@ pub fn lifetimes(server: &Server) -> Vec<(String, i64)> {
     left.filter(|(_, left)| *left != -2).collect()
 }
 
-/// How many keys there are, none of which lives for ever.
+/// The number of keys, all of which have a TTL.
 #[track_caller]
 pub fn every_key_expires(server: &Server) -> usize {
     let lifetimes = lifetimes(server);
@@ -126,12 +126,12 @@ pub fn replays(limit: &Limit, records: &[Record]) {
     );
 }
 
-/// What callers were answered.
+/// The answers that callers got.
 #[derive(Debug, Default)]
 pub struct Answers {
     pub records: Vec<Record>,
     pub errors: Vec<StoreError>,
-    /// How long the slowest answer took, errors included.
+    /// The time of the slowest answer, errors included.
     pub slowest: Duration,
 }
 
@@ -151,7 +151,7 @@ impl Answers {
         self.slowest = self.slowest.max(other.slowest);
     }
 
-    /// Asks once, and takes down the answer.
+    /// Makes one call and records the answer.
     pub async fn ask(&mut self, limiter: &RedisLimiter, check: Check<'_>) -> bool {
         let start = Instant::now();
         let answer = limiter.check(check).await;
@@ -169,7 +169,7 @@ impl Answers {
         }
     }
 
-    /// Nothing but what a lost server explains.
+    /// Only errors that a lost server explains.
     #[track_caller]
     pub fn only_outages(&self) {
         for error in &self.errors {
@@ -184,7 +184,7 @@ impl Answers {
     }
 }
 
-/// Callers that ask for units of one key, as fast as they are answered, until told to stop.
+/// Callers that check one key, as fast as they are answered, until stopped.
 pub struct Load {
     stop: Arc<AtomicBool>,
     answered: Arc<AtomicU64>,
@@ -215,12 +215,12 @@ impl Load {
         Self { stop, answered, callers: set }
     }
 
-    /// Calls answered so far, errors not counted.
+    /// Calls answered so far, without errors.
     pub fn answered(&self) -> u64 {
         self.answered.load(Ordering::Relaxed)
     }
 
-    /// Waits until so many more calls are answered: that the store serves, or serves again.
+    /// Waits until this many more calls are answered: the store serves, or serves again.
     pub async fn serves(&self, calls: u64) {
         let (target, start) = (self.answered() + calls, Instant::now());
         while self.answered() < target {
@@ -239,7 +239,7 @@ impl Load {
     }
 }
 
-/// The receipt of what `check` was charged.
+/// The receipt of a charge by `check`.
 pub fn receipt(check: Check<'_>, charged_at: Option<Timestamp>) -> Receipt<'_> {
     Receipt::new(check, check.cost, charged_at)
 }

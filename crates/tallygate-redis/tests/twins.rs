@@ -1,4 +1,4 @@
-//! The twins: the embedded store and the Lua scripts answer every trace of calls alike.
+//! The twins: the embedded store and the Lua scripts give the same answers to every trace of calls.
 //!
 //! `cargo xtask twins --steps N` runs more of them.
 
@@ -12,7 +12,7 @@ use tallygate_redis::RedisStore;
 use tallygate_testkit::traces::{Inspected, Stored, Trace};
 use tallygate_testkit::{Connection, Flavour, Reply, Server, valkey_available};
 
-/// Steps asked by one connection in a row.
+/// Steps in a row over one connection.
 const STRETCH: usize = 5_000;
 const CONNECTIONS: usize = 8;
 
@@ -32,7 +32,8 @@ fn steps(default: usize) -> usize {
     std::env::var("TALLYGATE_TWINS_STEPS").map_or(default, |steps| steps.parse().expect("a number of steps"))
 }
 
-/// Half of the traces let the clock step back. Each connection has a server of its own, whose monitor tells of it alone.
+/// Half of the traces let the clock step back. Each connection has its own server, so that its monitor sees only these
+/// calls.
 async fn compare(flavour: Flavour, steps: usize) {
     let servers = [(); CONNECTIONS].map(|()| Arc::new(Server::of(flavour).start()));
     let only = std::env::var("TALLYGATE_TWINS_ALGORITHM").ok();
@@ -69,7 +70,7 @@ async fn trace(server: &Server, algorithm: Algorithm, stretch: usize) -> usize {
         RedisStore::builder(&server.url()).deadline(std::time::Duration::from_secs(10)).manual_clock(clocks[1].clone());
     let store = redis.connect().await.expect("a server of our own");
     let [connection, mut monitor] = [(); 2].map(|()| server.connect().expect("a server of our own"));
-    monitor.call(&["MONITOR"]).expect("a server of our own").ok();
+    monitor.call(&["MONITOR"]).expect("a private server").ok();
     let redis = Keys { store, connection: Mutex::new(connection), monitor: Mutex::new(monitor) };
     let seed = 0x7011_6a7e_0000_0000 + stretch as u64;
     let trace = Trace::new(algorithm, seed, STRETCH);
@@ -82,20 +83,20 @@ async fn trace(server: &Server, algorithm: Algorithm, stretch: usize) -> usize {
     denied
 }
 
-/// A store whose keys are looked at over a connection of their own, and whose scripts are overheard.
+/// A store whose keys are inspected over a separate connection, and whose commands are monitored.
 struct Keys {
     store: RedisStore,
     connection: Mutex<Connection>,
     monitor: Mutex<Connection>,
 }
 
-/// Milliseconds that keys live longer than their states count, under a clock that tests move.
+/// Milliseconds that keys live longer than their states count, under a manual clock.
 const SLACK: u64 = 3_600_000;
 
 impl Store for Keys {
-    /// What a call has just written lives exactly as long as it counts; a log for twice its window, unless an earlier call of
-    /// that window has set its end. Lifetimes are compared as scripts set them: the clock of Valkey 9.1 steps back at times,
-    /// and a key then has a millisecond more left than it was given.
+    /// The TTL of what a call has just written is exactly as long as it counts. That of a log is twice its window,
+    /// unless an earlier call of that window has set it. TTLs are compared as scripts set them: the clock of Valkey 9.1
+    /// sometimes steps back, and a key then has a millisecond more left than it was given.
     async fn call(&self, call: &Call<'_>) -> Result<Decision, StoreError> {
         let decision = self.store.call(call).await?;
         let mut heard = Vec::new();
@@ -106,7 +107,7 @@ impl Store for Keys {
             let key = key(check);
             let left = u64::try_from(self.command(&["PTTL", &key]).int()).expect("every key has a time to live");
             let counts = u64::try_from(status.reset_after().as_micros().div_ceil(1000)).unwrap() + SLACK;
-            // A minute for the machine to be slow.
+            // A minute of tolerance for a slow machine.
             assert!(left + 60_000 >= counts, "{check:?} lives for {left} ms, {status:?}");
             self.hear_until(&format!(r#""PTTL" "{key}""#), &mut heard);
             let given = lifetime_given(&key, &heard);
@@ -123,19 +124,19 @@ impl Store for Keys {
 
 impl Keys {
     fn command(&self, command: &[&str]) -> Reply {
-        self.connection.lock().unwrap().call(command).expect("a server of our own")
+        self.connection.lock().unwrap().call(command).expect("a private server")
     }
 
     /// Every command that the server has run, up to the one that ends in `last`.
     fn hear_until(&self, last: &str, heard: &mut Vec<String>) {
         let mut monitor = self.monitor.lock().unwrap();
         while !heard.last().is_some_and(|line| line.ends_with(last)) {
-            heard.push(monitor.receive().expect("a server of our own").text());
+            heard.push(monitor.receive().expect("a private server").text());
         }
     }
 }
 
-/// The milliseconds that a script last gave to a key.
+/// The last TTL in milliseconds that a script set on a key.
 fn lifetime_given(key: &str, heard: &[String]) -> Option<u64> {
     let (set, prolonged) = (format!(r#"lua] "SET" "{key}" "#), format!(r#"lua] "PEXPIRE" "{key}" "#));
     let line = heard.iter().rfind(|line| line.contains(&set) || line.contains(&prolonged))?;

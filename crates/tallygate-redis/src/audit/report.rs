@@ -1,4 +1,4 @@
-//! What an audit found.
+//! The report of an audit.
 
 use redis::InfoDict;
 use serde::Serialize;
@@ -9,75 +9,75 @@ use serde::Serialize;
 pub struct AuditReport {
     /// Keys seen.
     pub keys: u64,
-    /// What they take on the servers, as those estimate it.
+    /// Their estimated memory use on the servers.
     pub bytes: u64,
-    /// Keys that would never expire, lasting counters apart: something other than Tallygate wrote them, or took their end.
+    /// Keys without a TTL, except lasting counters: something other than Tallygate wrote them or removed their TTL.
     pub orphans: u64,
-    /// How many of them Tallygate did not write: they do not have the form of its keys, and are never repaired.
+    /// How many of them do not have the form of Tallygate's keys. These are never repaired.
     pub foreign: u64,
-    /// Orphans that were given an end.
+    /// Orphans that were given a TTL.
     pub repaired: u64,
-    /// Counters that were created without a time to live, on purpose.
+    /// Counters that were created without a TTL, on purpose.
     pub lasting_counters: u64,
-    /// The first orphans, by name. Names are made by users: escape them before a terminal sees them.
+    /// The names of the first orphans. Users choose names: escape them before printing to a terminal.
     pub listed: Vec<String>,
-    /// By policy and kind, the heaviest first.
+    /// By policy and kind, the largest first.
     pub usage: Vec<Usage>,
-    /// The heaviest keys, the heaviest first.
+    /// The largest keys, the largest first.
     pub largest: Vec<LargeKey>,
-    /// Every server that was looked at.
+    /// Every server that was scanned.
     pub servers: Vec<ServerReport>,
-    /// Whether all keys were seen; otherwise it stopped at the number it was given.
+    /// Whether all keys were scanned. False if the scan stopped at the maximum.
     #[serde(skip)]
     pub complete: bool,
 }
 
-/// What the keys of one policy take.
+/// What the keys of one policy use.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Usage {
-    /// As written in the key. `None` for keys that are none of ours, and for policies beyond the number that is told apart.
+    /// The encoded policy name. `None` for keys that are not ours, and for policies beyond the maximum number counted.
     pub policy: Option<String>,
     /// The name of the algorithm, `counter`, or `other`.
     #[serde(rename = "algorithm")]
     pub kind: &'static str,
-    /// How many.
+    /// The number of keys.
     pub keys: u64,
-    /// What they take.
+    /// Their memory use.
     pub bytes: u64,
-    /// How many of them would never expire.
+    /// How many of them have no TTL.
     pub orphans: u64,
 }
 
-/// A key and what it takes.
+/// A key and its memory use.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct LargeKey {
-    /// Its name. Made by users: escape it before a terminal sees it.
+    /// The name. Users choose names: escape it before printing to a terminal.
     pub key: String,
-    /// What it takes.
+    /// Its memory use.
     pub bytes: u64,
 }
 
-/// What a server says of itself.
+/// What a server reports about itself.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct ServerReport {
-    /// `host:port`, or the path of its socket.
+    /// `host:port`, or the path of the socket.
     pub address: String,
     /// `Redis 7.0.15` or `Valkey 9.1.2`.
     pub version: String,
-    /// Keys seen there.
+    /// Keys scanned there.
     pub keys: u64,
-    /// Bytes it uses.
+    /// Bytes in use.
     pub used_memory: u64,
-    /// Bytes it may use; 0 is no bound.
+    /// The maximum in bytes; 0 means no limit.
     pub maxmemory: u64,
-    /// What it does when they are used up.
+    /// The eviction policy.
     pub maxmemory_policy: String,
-    /// Keys it has thrown out since it started.
+    /// Keys evicted since it started.
     pub evicted_keys: u64,
-    /// Why it may forget, or has forgotten, what was used; `None` if it does not.
+    /// Why it may evict, or has evicted, states; `None` if it does not.
     pub warning: Option<String>,
 }
 
@@ -86,7 +86,7 @@ impl ServerReport {
         let info = InfoDict::new(info);
         let field = |name: &str| info.get::<String>(name);
         let number = |name: &str| info.get(name).unwrap_or(0);
-        // Valkey also gives a `redis_version`, that of the Redis it can stand in for.
+        // Valkey also reports a `redis_version`, the Redis version that it is compatible with.
         let version = match (field("valkey_version"), field("redis_version")) {
             (Some(version), _) => format!("Valkey {version}"),
             (None, Some(version)) => format!("Redis {version}"),
@@ -106,7 +106,7 @@ impl ServerReport {
         report
     }
 
-    /// Whether a full memory makes it forget limits.
+    /// Whether it evicts states when its memory is full.
     pub fn evicts(&self) -> bool {
         self.maxmemory_policy != "noeviction" && self.maxmemory_policy != "unknown"
     }
@@ -115,18 +115,18 @@ impl ServerReport {
         let Self { address, maxmemory_policy, evicted_keys, .. } = self;
         if *evicted_keys > 0 {
             return Some(format!(
-                "{address} has evicted {evicted_keys} keys since it started: each was a limit that silently started \
-                 over. Give tallygate a server of its own, or more memory, with maxmemory-policy noeviction"
+                "{address} has evicted {evicted_keys} keys since it started: each eviction resets a limit. \
+                 Use a dedicated server or more memory, with maxmemory-policy noeviction"
             ));
         }
         if !self.evicts() {
             let full = self.maxmemory > 0 && self.used_memory >= self.maxmemory;
-            return full.then(|| format!("{address} is at its maxmemory: it refuses to charge. Give it more memory"));
+            return full.then(|| format!("{address} is at its maxmemory and refuses charges: give it more memory"));
         }
-        let when = if self.maxmemory == 0 { "if it ever gets a maxmemory" } else { "when its memory is full" };
+        let when = if self.maxmemory == 0 { "if a maxmemory is set," } else { "when its memory is full," };
         Some(format!(
-            "{address} has maxmemory-policy {maxmemory_policy}: {when} it throws out keys, and each limit among them \
-             silently starts over. CONFIG SET maxmemory-policy noeviction"
+            "{address} has maxmemory-policy {maxmemory_policy}: {when} it evicts keys, and each eviction \
+             resets a limit. Run CONFIG SET maxmemory-policy noeviction"
         ))
     }
 }

@@ -1,34 +1,33 @@
-//! What an audit looks at, and what it mends.
+//! What an audit scans, and what it repairs.
 
 use std::time::Duration;
 
 use crate::builder::{ConnectError, check_prefix};
 
-/// Which keys to look at, how many at most, and whether to mend what is found.
+/// Which keys to scan, how many at most, and whether to repair what is found.
 #[derive(Debug, Clone)]
 pub struct Sweep {
-    /// What the keys begin with.
+    /// The key prefix.
     pub prefix: String,
-    /// Only the policies whose name, as written in the key, begins so.
+    /// Only policies whose encoded name begins with this.
     pub policies: Option<String>,
-    /// Gives keys of ours that would never expire this long to live. Counters that were made to last are left alone, and
-    /// so are keys that Tallygate did not write.
+    /// The TTL to set on our keys without one. Lasting counters and keys that Tallygate did not write are left alone.
     pub repair: Option<Duration>,
-    /// Stops after about this many keys: for an audit that runs now and then beside the traffic.
+    /// Stops after about this many keys, for regular audits in production.
     pub at_most: u64,
-    /// Leaves the server alone this long after every few hundred keys.
+    /// How long to pause after every few hundred keys.
     pub rest: Duration,
 }
 
 impl Sweep {
-    /// Every key that begins with this prefix; `tallygate` is that of a store with default settings.
+    /// Every key with this prefix; that of a store with default settings is `tallygate`.
     pub fn of(prefix: &str) -> Result<Self, ConnectError> {
         check_prefix(prefix)?;
         let prefix = prefix.to_owned();
         Ok(Self { prefix, policies: None, repair: None, at_most: u64::MAX, rest: Duration::ZERO })
     }
 
-    /// For `SCAN`, where some characters are special.
+    /// The pattern for `SCAN`, in which some characters are special.
     pub(super) fn pattern(&self) -> String {
         let prefix = literal(&self.prefix);
         match &self.policies {
@@ -48,7 +47,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_taken_by_the_letter() {
+    fn special_characters_in_names_are_escaped() {
         assert_eq!(Sweep::of("tallygate").unwrap().pattern(), "tallygate:*");
         let one = Sweep { policies: Some("v*[1]".into()), ..Sweep::of("a/b").unwrap() };
         assert_eq!(one.pattern(), "a/b:{*}:v\\*\\[1\\]*");

@@ -1,4 +1,4 @@
-//! What has been seen so far, in the same memory however many keys there are.
+//! Running totals of an audit, in constant memory.
 
 use std::collections::HashMap;
 
@@ -7,7 +7,7 @@ use tallygate::{Algorithm, decode_policy};
 use super::report::{AuditReport, LargeKey, Usage};
 use super::sweep::Sweep;
 
-/// Policies told apart; who has more of them has them from user input.
+/// The maximum number of policies counted separately. More than this come from user input.
 const POLICIES: usize = 1000;
 const LISTED: usize = 20;
 const LARGEST: usize = 10;
@@ -28,7 +28,7 @@ impl<'a> Tally<'a> {
         self.report.keys >= self.sweep.at_most
     }
 
-    /// Whether it is ours and would never expire, though it was not made to last.
+    /// Returns whether the key is ours, has no TTL, and was not meant to last.
     pub(super) fn add(&mut self, key: &[u8], bytes: u64, expires: bool) -> bool {
         let written = std::str::from_utf8(key).ok();
         let ours = written.and_then(|key| decode_policy(key, &self.sweep.prefix));
@@ -72,12 +72,12 @@ impl<'a> Tally<'a> {
 
 const COUNTER: &str = "counter";
 
-/// The name of what ends a key, if it is an ending of ours.
+/// The name of a key's kind, if it is one of ours.
 fn kind_name(policy: &str, kind: &str) -> Option<&'static str> {
     if (policy, kind) == ("counter", "n") {
         return Some(COUNTER);
     }
-    // Both fixed windows end alike: their states are the same.
+    // Both fixed windows have the same kind: their states are the same.
     Algorithm::ALL.into_iter().find(|algorithm| algorithm.kind() == kind).map(Algorithm::name)
 }
 
@@ -86,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lasting_counters_are_no_orphans_and_strangers_are_told_apart() {
+    fn lasting_counters_are_not_orphans_and_foreign_keys_are_counted_separately() {
         let sweep = Sweep::of("tallygate").unwrap();
         let mut tally = Tally::new(&sweep);
         assert!(!tally.add(b"tallygate:{a}:api:tb", 100, true));

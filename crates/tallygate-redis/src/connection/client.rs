@@ -50,7 +50,7 @@ impl Client {
         Ok(Self { topology, permits, settings })
     }
 
-    /// The deadline of a call that starts now and has none of its own.
+    /// The default deadline of a call that starts now.
     pub(crate) fn default_deadline(&self) -> Deadline {
         Deadline::after(self.settings.deadline)
     }
@@ -83,7 +83,7 @@ impl Client {
         }
     }
 
-    /// The retry loop: only a failure that proves that the script changed nothing is retried.
+    /// The retry loop: retries only after a failure that proves that the script changed nothing.
     async fn send(&self, mut run: ScriptRun<'_>, slot: u16, deadline: Deadline) -> Result<Value, StoreError> {
         let mut redirected: Option<Route> = None;
         let mut redirects = 0_u32;
@@ -126,7 +126,7 @@ impl Client {
             if !retry || Instant::now() >= deadline.send_by {
                 return Err(failure.at(address));
             }
-            // The text goes to the same node, and if that is importing the slot, after a second ASKING: the first is used up.
+            // The text goes to the same node. If that node is importing the slot, it needs ASKING again.
             if failure == Failure::NoScript {
                 redirected = Some(route);
             }
@@ -142,7 +142,7 @@ impl Client {
         self.topology.slot(a) == self.topology.slot(b)
     }
 
-    /// Every master, for the plain commands of operators, over connections of their own: a scan delays no call.
+    /// Every master, for the plain commands of operators, over separate connections: a scan delays no call.
     pub(crate) async fn masters(&self) -> Vec<Arc<Node>> {
         if self.is_cluster() {
             self.topology.refreshed(Instant::now() + self.settings.connect_timeout).await;

@@ -1,4 +1,4 @@
-//! A cluster: which master owns which slot, learnt from the servers and updated as slots move.
+//! A cluster: which master owns which slot, learned from the servers and updated as slots move.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -116,7 +116,7 @@ impl Cluster {
         Ok(Self { shared, _task: task })
     }
 
-    /// The master of a slot, as far as is known.
+    /// The master of a slot, as far as known.
     pub(crate) fn owner(&self, slot: u16) -> Option<Arc<Node>> {
         let owner = {
             let map = self.shared.map.read().unwrap_or_else(PoisonError::into_inner);

@@ -60,7 +60,7 @@ pub(crate) struct Connection {
 }
 
 impl Connection {
-    /// Opens a connection and makes sure that the server answers on it. `lost` is notified when it ends.
+    /// Opens a connection and checks that the server answers. `lost` is notified when the connection ends.
     pub(crate) async fn open(options: &ConnectOptions, lost: Option<Arc<Notify>>) -> Result<Self, Failure> {
         let opening = async {
             let connection = Self::connect(options, lost, None).await?;
@@ -70,7 +70,7 @@ impl Connection {
         timeout(options.timeout, opening).await.unwrap_or_else(|_| Err(timed_out(options)))
     }
 
-    /// A connection that receives what the server publishes on a channel.
+    /// Opens a connection that receives what the server publishes on a channel.
     pub(crate) async fn subscribe(
         options: &ConnectOptions,
         messages: UnboundedSender<PushInfo>,
@@ -98,7 +98,7 @@ impl Connection {
         if let Some(password) = &options.login.password {
             login = login.set_password(password);
         }
-        // Calls have deadlines of their own; a response timeout would only add a second timer to each.
+        // Calls have their own deadlines; a response timeout would only add a second timer to each.
         let mut config = AsyncConnectionConfig::new()
             .set_response_timeout(None)
             .set_pipeline_buffer_size(options.queue)
@@ -121,7 +121,7 @@ impl Connection {
         Ok(Self { inner, written, dead, driver, timeouts: AtomicU32::new(0), answered: AtomicBool::new(false) })
     }
 
-    /// A server that hangs accepts connections all the same: only an answer proves it alive.
+    /// A server that hangs still accepts connections: only a reply proves that it is alive.
     async fn handshake(&self, options: &ConnectOptions) -> Result<(), Failure> {
         let mut commands = redis::pipe();
         commands.cmd("CLIENT").arg("SETNAME").arg("tallygate").cmd("PING");
@@ -130,7 +130,7 @@ impl Connection {
         }
         let replies = self.inner.clone().send_packed_commands(&commands, 0, commands.len()).await;
         let replies = replies.map_err(|error| setup_failure(&error, options))?;
-        // A user without the permission for CLIENT or PING has an answer too, and that is enough.
+        // A user without the permission for CLIENT or PING gets a reply too, and that is enough.
         if let Some(Value::ServerError(error)) = replies.get(1)
             && error.code() != "NOPERM"
         {
@@ -190,7 +190,7 @@ impl Connection {
             }
             Ok(Err(error)) => {
                 self.dead.store(true, Ordering::Relaxed);
-                // The driver has ended: what it has not written by now it never will.
+                // The driver has ended: what it has not written by now will never be written.
                 if self.written.load(Ordering::Relaxed) == written {
                     Err(Failure::NotSent(NotSent::Closed(error.to_string())))
                 } else {

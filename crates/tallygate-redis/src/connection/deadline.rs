@@ -1,15 +1,15 @@
-//! When a call must be over.
+//! The deadline of a call.
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// Longer waits are cut to this: nobody needs them, and sums of instants cannot overflow.
+/// The maximum wait, so that sums of instants cannot overflow.
 const LONGEST: Duration = Duration::from_secs(3600);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Deadline {
-    /// Nothing is sent after this: too late for an answer, it would turn a known failure into an unknown one.
+    /// Nothing is sent after this: too late for a reply, it would turn a known failure into an unknown one.
     pub(crate) send_by: Instant,
     pub(crate) answer_by: Instant,
 }

@@ -1,4 +1,4 @@
-//! What a failed exchange with a server proves, what may be done next, and what the operator reads about it.
+//! What a failed exchange with a server proves, what to do next, and what the operator reads about it.
 
 use std::fmt;
 use std::time::Duration;
@@ -41,20 +41,20 @@ pub(crate) struct Redirect {
     pub(crate) asking: bool,
 }
 
-/// What a setting of the server or of the store URL forbids.
+/// What the configuration of the server or the store URL forbids.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Refusal {
     /// The user or password is missing or wrong.
     Login { reply: Option<String>, to_sentinel: bool },
     /// The user lacks ACL rules.
     Permission { reply: String, rules: String },
-    /// Any other error reply that a setting can cure.
+    /// Any other error reply that a setting can fix.
     Settings { reply: String, remedy: &'static str },
     /// A cluster node behind the URL of a single server.
     ClusterNode { owner: String },
     /// The sentinel does not monitor a master of this name.
     UnknownMaster { name: String },
-    /// The certificate of the server does not verify, or cannot since the host of the URL is not a name it could be for.
+    /// The certificate of the server is not valid, or the host of the URL cannot be in a certificate.
     Certificate { error: String },
     /// The port answers, but not with TLS.
     NotTls,
@@ -77,7 +77,7 @@ pub(crate) enum NotSent {
     NotMaster(String),
     /// The deadline of the call came before the connection was open.
     StillConnecting,
-    /// Calls in a row were not answered: the server is left alone for a moment.
+    /// Several calls in a row were not answered: the server is left alone for a moment.
     Unresponsive {
         calls: u32,
     },
@@ -88,12 +88,12 @@ pub(crate) enum NotSent {
 }
 
 impl Failure {
-    /// What an error reply means.
+    /// Classifies an error reply.
     pub(crate) fn of_reply(error: &ServerError) -> Self {
         Self::of_text(error.code(), error.details().unwrap_or_default())
     }
 
-    /// What the text of an error means, its code first.
+    /// Classifies the text of an error, which starts with its code.
     pub(crate) fn of_error(error: &str) -> Self {
         let (code, text) = error.split_once(' ').unwrap_or((error, ""));
         Self::of_text(code, text)
@@ -112,18 +112,18 @@ impl Failure {
             "NOPERM" => Self::Refused(Refusal::Permission { reply, rules: missing_rules(text) }),
             "NOAUTH" | "WRONGPASS" => Self::Refused(Refusal::Login { reply: Some(reply), to_sentinel: false }),
             "OOM" => refused(
-                "the server is at maxmemory: raise it or give tallygate a server of its own; keep maxmemory-policy \
-                 noeviction, any other policy resets limits silently",
+                "the server is at maxmemory: raise it, or use a dedicated server; keep maxmemory-policy \
+                 noeviction, because any other policy silently resets limits",
             ),
             "MISCONF" => refused(
-                "the server cannot save to disk and so rejects writes: repair its disk or its persistence settings",
+                "the server cannot save to disk and so rejects writes: fix its disk or its persistence settings",
             ),
             "NOREPLICAS" => {
                 refused("too few replicas are in sync for min-replicas-to-write: bring them back or lower the setting")
             }
             "BUSY" => refused(
-                "a script or function of some client runs for too long: wait for it, and find its sender with \
-                 SLOWLOG; tallygate never kills one, since that cannot undo what it wrote",
+                "a script or function of some client has been running for too long: wait for it, and find its sender \
+                 with SLOWLOG; tallygate never kills a script, because that cannot undo what it wrote",
             ),
             "ERR" => Self::of_plain(text, reply),
             // CROSSSLOT among them: keys of one run that do not share a slot are a bug of ours.
@@ -131,7 +131,7 @@ impl Failure {
         }
     }
 
-    /// Errors without a code of their own: only their wording tells them apart.
+    /// Errors without a specific code: only their text tells them apart.
     fn of_plain(text: &str, reply: String) -> Self {
         let remedy = if text.starts_with("unknown command 'SENTINEL'") || text.starts_with("unknown command `SENTINEL`")
         {
@@ -150,15 +150,15 @@ impl Failure {
         Self::Refused(Refusal::Settings { reply, remedy })
     }
 
-    /// The failure of a call to the server at `address`, for those who use the store.
+    /// The error for users of the store, of a call to the server at `address`.
     pub(crate) fn at(self, address: &impl fmt::Display) -> StoreError {
         let replied = |reply: String| format!("{address} replied `{reply}`");
         let unavailable = |reason| StoreError::Unavailable { reason };
         match self {
             Self::NoScript => unavailable(format!("{address} replied NOSCRIPT: the script did not run")),
-            Self::Redirected(Redirect { address: to, .. }) => {
-                unavailable(format!("{address} pointed to {to}: the call was still being redirected at its deadline"))
-            }
+            Self::Redirected(Redirect { address: to, .. }) => unavailable(format!(
+                "{address} redirected the call to {to}, and its deadline passed before it was sent there"
+            )),
             Self::TryAgain => {
                 unavailable(format!("{address} is moving the slot and replied TRYAGAIN until the deadline"))
             }
@@ -186,7 +186,7 @@ impl From<ParsingError> for Failure {
 impl NotSent {
     fn sentence(self, at: &impl fmt::Display) -> String {
         match self {
-            Self::NotListening => format!("nobody answers at {at}: is the server running?"),
+            Self::NotListening => format!("nothing is listening on {at}: is the server running?"),
             Self::Connect(error) => format!("cannot connect to {at}: {error}"),
             Self::ConnectTimeout { after, tls: true } => {
                 format!("{at} did not answer within {after:?}: is it hung, or does this port not speak TLS?")
@@ -219,7 +219,7 @@ impl Refusal {
                 let remedy = if to_sentinel {
                     "put the password of the sentinels in the store URL: ?sentinel_password=… (and sentinel_user=…)"
                 } else {
-                    "put the user and password the server expects in the store URL: redis://user:password@host \
+                    "put the user and password in the store URL: redis://user:password@host \
                      (redis://:password@host without a user)"
                 };
                 (reply.map_or_else(wrong, replied), remedy.into())
@@ -229,7 +229,7 @@ impl Refusal {
             }
             Self::Settings { reply, remedy } => (replied(reply), remedy.into()),
             Self::ClusterNode { owner } => (
-                format!("{at} keeps this key at {owner}"),
+                format!("{at} redirected the call to {owner}"),
                 "the server is part of a cluster: use redis+cluster://host:port".into(),
             ),
             Self::UnknownMaster { name } => (
@@ -240,11 +240,11 @@ impl Refusal {
             ),
             Self::Certificate { error } => (
                 format!("the certificate of {at} is not valid: {error}"),
-                "name its authority with ?ca=/path/ca.pem, and connect by a name that is in the certificate".into(),
+                "specify its CA with ?ca=/path/ca.pem, and connect by a name that is in the certificate".into(),
             ),
             Self::NotTls => (
                 format!("{at} does not speak TLS on this port"),
-                "use redis:// without the second s, or the TLS port".into(),
+                "use redis:// instead of rediss://, or the TLS port".into(),
             ),
         }
     }
@@ -275,7 +275,7 @@ pub(crate) fn none_of(servers: &str, mut failed: Vec<StoreError>) -> StoreError 
     StoreError::Unavailable { reason: format!("no {servers} can be used: {}", reasons.join("; ")) }
 }
 
-/// Redis 6 puts the error a script met into the text of its own: `ERR Error running script (…): … -READONLY You can't…`.
+/// Redis 6 wraps the error of a command in that of the script: `ERR Error running script (…): … -READONLY You can't…`.
 fn unwrap_script_error<'a>(code: &'a str, text: &'a str) -> (&'a str, &'a str) {
     if code != "ERR" || !text.starts_with("Error running script") {
         return (code, text);
@@ -286,7 +286,7 @@ fn unwrap_script_error<'a>(code: &'a str, text: &'a str) -> (&'a str, &'a str) {
     if is_code { (inner_code, inner_text) } else { (code, text) }
 }
 
-/// The ACL rules to add, as exactly as the reply names what is missing.
+/// The ACL rules to add, as precisely as the reply names what is missing.
 fn missing_rules(text: &str) -> String {
     // The apostrophe of "can't" is not a quote: what follows it has blanks.
     let quoted = text.split('\'').nth(1).filter(|name| !name.contains(' '));
@@ -304,7 +304,7 @@ fn missing_rules(text: &str) -> String {
         None => "+time +get +set +unlink (for sliding_log also +zadd +zcard +zcount +zrange +zrem +zremrangebyrank \
                  +pexpire, for counters +incrby)"
             .into(),
-        // A user who lacks one is about to need the other.
+        // A user who lacks one will need the other soon.
         Some("eval" | "evalsha") => "+evalsha +eval".into(),
         Some(name) => format!("+{name}"),
     }

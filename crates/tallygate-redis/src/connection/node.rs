@@ -46,7 +46,7 @@ impl Node {
         &self.options.address
     }
 
-    /// The same server over a connection of its own.
+    /// The same server over a separate connection.
     pub(crate) fn with_own_connection(&self) -> Arc<Self> {
         Self::new(self.options.clone(), None)
     }
@@ -63,7 +63,7 @@ impl Node {
         self.live().is_some()
     }
 
-    /// A connection that is open as far as is known. The common case takes one lock, briefly.
+    /// A connection that is open as far as known. The common case takes one lock, briefly.
     pub(crate) async fn connection(self: &Arc<Self>, deadline: Instant) -> Opened {
         if let Some(connection) = self.live() {
             return Ok(connection);
@@ -95,7 +95,7 @@ impl Node {
         }
     }
 
-    /// Opens a connection in a task of its own, so that callers with a short deadline cannot starve the handshake.
+    /// Opens a connection in a separate task, so that callers with a short deadline cannot starve the handshake.
     fn open(self: &Arc<Self>) -> watch::Receiver<Option<Opened>> {
         let (done, attempt) = watch::channel(None);
         let node = Arc::clone(self);
@@ -116,13 +116,13 @@ impl Node {
         attempt
     }
 
-    /// Gives up a connection; false if it has been replaced already.
+    /// Drops a connection. Returns false if it has already been replaced.
     fn forget(&self, connection: &Arc<Connection>) -> bool {
         let mut current = self.current.write().unwrap_or_else(PoisonError::into_inner);
         current.take_if(|current| Arc::ptr_eq(current, connection)).is_some()
     }
 
-    /// Draws from a reply what it says about the connection.
+    /// Updates the connection's state from a reply.
     fn observe(&self, connection: &Arc<Connection>, reply: &Result<Value, Failure>) {
         match reply {
             Err(Failure::TimedOut) => {

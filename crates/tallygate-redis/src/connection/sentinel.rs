@@ -18,9 +18,10 @@ use super::node::Node;
 use super::refresh::Refresh;
 use crate::url::Address;
 
-/// How often the sentinels are asked without a reason: bounds how long a demoted master that still accepts writes is used.
+/// How often the sentinels are polled: bounds how long a demoted master that still accepts writes is used.
 const POLL: Duration = Duration::from_secs(1);
-/// The least between two queries, and the most: sentinels may name a server that is gone, or not yet a master, for seconds.
+/// The shortest and the longest delay between two queries: sentinels may name a server that is down, or not yet a
+/// master, for seconds.
 const QUERY_BACKOFF: Backoff = Backoff::new(Duration::from_millis(20), Duration::from_millis(250));
 const QUERY_TIMEOUT: Duration = Duration::from_millis(300);
 const SUBSCRIBE_BACKOFF: Backoff = Backoff::new(POLL, Duration::from_secs(10));
@@ -61,7 +62,7 @@ impl Sentinel {
         Ok(Self { shared, _tasks: tasks })
     }
 
-    /// The master, as far as is known.
+    /// The master, as far as known.
     pub(crate) fn master(&self) -> Arc<Node> {
         Arc::clone(&self.shared.master.read().unwrap_or_else(PoisonError::into_inner))
     }

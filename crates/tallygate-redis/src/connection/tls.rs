@@ -1,4 +1,4 @@
-//! Verified TLS to a server: the system's roots, and one more that the operator names.
+//! Verified TLS to a server: the system's roots, and one more from the store URL.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -17,13 +17,13 @@ use super::failure::{Failure, NotSent, Refusal};
 pub(crate) struct Tls(TlsConnector);
 
 impl Tls {
-    /// Reads the roots once; every connection shares them.
+    /// Reads the roots once; all connections share them.
     pub(crate) fn new(ca: Option<&Path>) -> Result<Self, StoreError> {
         let refused = |reason: String, remedy: &str| StoreError::Refused { reason, remedy: remedy.to_owned() };
         let mut roots = RootCertStore::empty();
         roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
         if let Some(path) = ca {
-            let remedy = "name a readable PEM file with the certificate of your authority: ?ca=/path/ca.pem";
+            let remedy = "specify a readable PEM file with the certificate of your CA: ?ca=/path/ca.pem";
             let unusable = |error: &dyn std::fmt::Display| {
                 refused(format!("cannot use the certificates in {}: {error}", path.display()), remedy)
             };
@@ -34,19 +34,19 @@ impl Tls {
                 found = true;
             }
             if !found {
-                return Err(unusable(&"there are none"));
+                return Err(unusable(&"it contains none"));
             }
         }
         if roots.is_empty() {
             return Err(refused(
-                "this system has no root certificates to verify the server with".into(),
-                "install ca-certificates, or name the authority: ?ca=/path/ca.pem",
+                "the system has no root certificates to verify the server with".into(),
+                "install ca-certificates, or specify a CA: ?ca=/path/ca.pem",
             ));
         }
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let config = ClientConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()
-            .map_err(|error| refused(error.to_string(), "report this: it is a bug in the build"))?
+            .map_err(|error| refused(error.to_string(), "please report this bug"))?
             .with_root_certificates(roots)
             .with_no_client_auth();
         Ok(Self(TlsConnector::from(Arc::new(config))))

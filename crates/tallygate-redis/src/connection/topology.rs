@@ -61,7 +61,7 @@ impl Topology {
         })
     }
 
-    /// The slot of a key; all are one without a cluster.
+    /// The slot of a key; without a cluster there is only one.
     pub(crate) fn slot(&self, key: &[u8]) -> u16 {
         if self.is_cluster() { slot_of(key) } else { 0 }
     }
@@ -70,7 +70,7 @@ impl Topology {
         matches!(self, Self::Cluster(_))
     }
 
-    /// The owner of a slot, as far as is known.
+    /// The owner of a slot, as far as known.
     pub(crate) fn route(&self, slot: u16) -> Option<Route> {
         let node = match self {
             Self::Single(node) => Arc::clone(node),
@@ -80,7 +80,7 @@ impl Topology {
         Some(Route { node, asking: false })
     }
 
-    /// The node that `from` points to; `None` if its address makes no sense.
+    /// The node that `from` points to; `None` if its address is invalid.
     pub(crate) fn redirect(&self, redirect: &Redirect, from: &Address) -> Result<Option<Route>, Failure> {
         match self {
             Self::Cluster(cluster) => Ok(cluster.redirect(redirect, from)),
@@ -90,14 +90,14 @@ impl Topology {
         }
     }
 
-    /// Has a task find out whether the servers have changed.
+    /// Starts a background check of whether the servers have changed.
     pub(crate) fn refresh(&self) {
         if let Some(refresh) = self.refresher() {
             refresh.request();
         }
     }
 
-    /// The same, and waits for it; false if the deadline comes first.
+    /// Like [`refresh`](Self::refresh), and waits for it. Returns false if the deadline comes first.
     pub(crate) async fn refreshed(&self, deadline: Instant) -> bool {
         match self.refresher() {
             Some(refresh) => refresh.wait(deadline).await,

@@ -1,4 +1,4 @@
-//! One of the processes that share a limit: it does one job for each line it is sent.
+//! One of the processes that share a limit: it runs one job per line of input.
 
 use std::io::Write;
 use std::time::Duration;
@@ -10,14 +10,15 @@ use tokio::task::JoinSet;
 use super::{CALLS, TASKS};
 use crate::support::{limit, patient, units};
 
-/// Names the store to a worker.
+/// The environment variable with the store of a worker.
 pub const URL: &str = "TALLYGATE_TEST_WORKER_STORE";
 
-/// What a test process does that was started as a worker.
+/// The main loop of a worker process.
 pub async fn run(url: &str) {
     let limiter = patient(url).await;
-    // The test harness may have begun a line. Written past it: `println!` would be captured.
-    writeln!(std::io::stdout(), "\nready").unwrap();
+    // The test harness may have begun a line. Written directly, because `println!` would be captured.
+    let mut out = std::io::stdout();
+    writeln!(out, "\nready").unwrap();
     for line in std::io::stdin().lines() {
         let line = line.unwrap();
         let mut tasks = JoinSet::new();
@@ -34,7 +35,7 @@ pub async fn run(url: &str) {
                     .collect();
                 let mut said = Vec::new();
                 for call in 0..CALLS {
-                    // Of two limits, every other task asks for the second alone.
+                    // With two limits, every other task checks only the second.
                     let asked = if task % 2 == 1 { &checks[checks.len() - 1..] } else { &checks[..] };
                     let cost = if limits[0].window() < Duration::from_secs(1) { 1 + (task + call) % 3 } else { 1 };
                     let asked: Vec<Check<'_>> = asked.iter().map(|check| check.cost(units(cost))).collect();
@@ -54,7 +55,7 @@ pub async fn run(url: &str) {
     }
 }
 
-/// How many checks the call had, and its answer.
+/// The number of checks in the call, and its answer.
 fn write(checks: usize, record: &Record) -> String {
     let micros = |wait: Option<Duration>| wait.unwrap().as_micros();
     let (at, cost, allowed) = (record.decided_at.as_micros(), record.cost, u8::from(record.allowed));

@@ -1,4 +1,4 @@
-//! A server whose clock jumps: back, ahead, and to and fro.
+//! A server whose clock jumps: back, forward, and to and fro.
 
 use std::time::{Duration, Instant};
 
@@ -10,14 +10,14 @@ use crate::support::{RedisLimiter, every_key_expires, flavours, patient, wall_mi
 const SECOND: i64 = 1_000_000;
 const HOUR: i64 = 3600 * SECOND;
 const AMOUNT: u64 = 10;
-/// Seconds: neither a step of one second nor one of an hour is near it.
+/// In seconds: far from both a step of one second and one of an hour.
 const WINDOW: i64 = 1000;
 
-/// A server whose clock we move, relative to a fixed place in the windows of the wall clock.
+/// A server with a movable clock, relative to a fixed position in the windows of the wall clock.
 struct Rig {
     server: Server,
     limiter: RedisLimiter,
-    /// What makes the server's clock stand at the beginning of a window, give or take the time the test takes.
+    /// The offset that puts the server's clock at the beginning of a window, up to the running time of the test.
     boundary: i64,
 }
 
@@ -29,13 +29,13 @@ impl Rig {
         rig
     }
 
-    /// From now on places are counted from the window that begins next.
+    /// From now on positions are relative to the window that begins next.
     fn anchor(&mut self) {
         let now = i64::try_from(wall_micros()).unwrap();
         self.boundary = WINDOW * SECOND - now % (WINDOW * SECOND);
     }
 
-    /// Puts the clock this many microseconds after the beginning of a window.
+    /// Sets the clock to this many microseconds after the beginning of a window.
     fn set(&self, micros: i64) {
         self.server.skew(self.boundary + micros);
     }
@@ -45,7 +45,7 @@ impl Rig {
         self.limiter.check(check).await.unwrap()
     }
 
-    /// How many of so many calls are admitted.
+    /// How many of these calls are admitted.
     async fn admitted(&self, limit: &Limit, subject: &str, calls: u64) -> u64 {
         let mut admitted = 0;
         for _ in 0..calls {
@@ -60,7 +60,7 @@ fn limits() -> [Limit; Algorithm::ALL.len()] {
     Algorithm::ALL.map(|algorithm| Limit::builder(AMOUNT, window).algorithm(algorithm).build().unwrap())
 }
 
-/// A clock that steps back gives nothing and blocks nobody for longer than a refill; one far back is believed.
+/// A clock that steps back regains nothing and blocks nobody for longer than a refill; one far back is adopted.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_step_back_regains_nothing_and_bounds_the_wait() {
     for flavour in flavours() {
@@ -79,7 +79,7 @@ async fn a_step_back_regains_nothing_and_bounds_the_wait() {
                 let held = Duration::from_micros(back.unsigned_abs());
                 let most = if held <= full { full + held } else { full };
                 assert!(wait <= most, "{limit}: back by {held:?} makes callers wait {wait:?}, {most:?} is the most");
-                // The wait is true all the same: over when it says so.
+                // The reported wait is still exact.
                 rig.set(start - back + i64::try_from(wait.as_micros()).unwrap());
                 assert!(rig.check(&limit, &subject).await.allowed(), "{limit}: denied after the wait of {wait:?}");
             }
@@ -88,9 +88,9 @@ async fn a_step_back_regains_nothing_and_bounds_the_wait() {
     }
 }
 
-/// Each leap of more than a refill forgets what was used, once.
+/// Each jump of more than a refill resets what was used, once.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_leap_ahead_buys_one_more_limit_at_most() {
+async fn a_jump_forward_admits_one_more_limit_at_most() {
     for flavour in flavours() {
         let rig = Rig::start(Server::of(flavour).skewed_clock().start()).await;
         for limit in limits() {
@@ -103,7 +103,7 @@ async fn a_leap_ahead_buys_one_more_limit_at_most() {
     }
 }
 
-/// Two clocks that take turns, as after failovers to and fro: the later one counts, also around the edge of a window.
+/// Two alternating clocks, as after repeated failovers: the later one counts, also around the edge of a window.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_clock_that_flaps_refills_nothing() {
     for flavour in flavours() {
@@ -121,7 +121,7 @@ async fn a_clock_that_flaps_refills_nothing() {
                         admitted += rig.admitted(&limit, name, 4).await;
                     }
                 }
-                // Windows of the wall clock: the amount before the edge, and once more after it.
+                // Windows of the wall clock: the amount before the edge, and again after it.
                 let twice = limit.algorithm() == Algorithm::FixedWindow && name == "from before";
                 assert_eq!(admitted, if twice { 2 * AMOUNT } else { AMOUNT }, "{limit}, {name}");
             }
@@ -130,7 +130,7 @@ async fn a_clock_that_flaps_refills_nothing() {
     }
 }
 
-/// The same while time goes on: what is admitted is held against the real time that passes.
+/// The same while time passes: what is admitted is compared with real time.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_clock_that_flaps_does_not_run_faster() {
     const BURST: u64 = 20;
@@ -151,7 +151,7 @@ async fn a_clock_that_flaps_does_not_run_faster() {
             Algorithm::TokenBucket => {
                 BURST + u64::try_from(passed.as_micros() * u128::from(BURST) / window.as_micros()).unwrap()
             }
-            // A stretch of n whole windows touches n + 2 of the wall clock's.
+            // A span of n whole windows touches n + 2 windows of the wall clock.
             Algorithm::FixedWindow | Algorithm::SlidingCounter => BURST * (windows + 2),
             _ => BURST * (windows + 1),
         };

@@ -1,4 +1,4 @@
-//! Another server takes over: ordered, or because the master died.
+//! Failovers: ordered, or because the master died.
 
 use std::time::{Duration, Instant};
 
@@ -10,7 +10,7 @@ use crate::support::{
 };
 
 const AMOUNT: u64 = 400;
-/// The sentinels are asked every second, and tell of a switch themselves; the rest is for a busy machine.
+/// The sentinels are polled every second, and publish a switch; the rest is for a busy machine.
 const FINDS_IT: Duration = Duration::from_secs(10);
 
 fn valkey_if_possible() -> Flavour {
@@ -26,19 +26,19 @@ fn loads(limiter: &RedisLimiter, policy: &str) -> Vec<(Limit, Load)> {
     [Algorithm::TokenBucket, Algorithm::FixedWindow, Algorithm::SlidingLog].map(start).into()
 }
 
-/// Spends a limit and waits until the replica has heard of it: a takeover must not bring it back.
+/// Uses up a limit and waits until the replica has it: a failover must not bring it back.
 async fn spend(limiter: &RedisLimiter, master: &Server, limit: &Limit) {
     let check = Check::new(Key::new("settled", "spent").unwrap(), limit);
     for _ in 0..limit.amount() {
         assert!(limiter.check(check).await.unwrap().allowed());
     }
-    // On the connection that wrote, WAIT would need no more than this: all writes so far.
+    // WAIT covers the last write of its connection, and so everything before it.
     let mut connection = master.connect().unwrap();
     connection.call(&["SET", "marker", "1", "PX", "60000"]).unwrap().ok();
     assert_eq!(connection.call(&["WAIT", "1", "10000"]).unwrap().int(), 1);
 }
 
-/// `take_over` makes another server the master, and answers it. The callers need no help to find it.
+/// `take_over` makes another server the master, and returns it. Clients find it on their own.
 async fn one_more_limit_at_most(sentinel: &Sentinel, take_over: impl FnOnce(&Sentinel) -> &Server) {
     let (limiter, judge) = (within(&sentinel.url(), Duration::from_millis(250)).await, patient(&sentinel.url()).await);
     let spent = limit("20/365d sliding_window");
@@ -56,12 +56,12 @@ async fn one_more_limit_at_most(sentinel: &Sentinel, take_over: impl FnOnce(&Sen
     for (limit, load) in loads {
         let answers = load.finish().await;
         answers.only_outages();
-        // What the old master admitted last may be lost with it: one limit on each at most.
+        // What the old master admitted last may be lost: at most one limit on each.
         assert!(answers.allowed() <= 2 * AMOUNT, "{limit}: {} admitted", answers.allowed());
         assert!(used(&judge, "taken over", limit.algorithm().name().as_bytes(), &limit).await <= AMOUNT);
     }
     let check = Check::new(Key::new("settled", "spent").unwrap(), &spent);
-    assert!(!judge.check(check).await.unwrap().allowed(), "the new master knows what the old one had told it");
+    assert!(!judge.check(check).await.unwrap().allowed(), "the new master has the writes of the old one");
     assert!(every_key_expires(new) > 0);
 }
 
@@ -81,7 +81,7 @@ async fn a_killed_master_costs_one_more_limit_at_most() {
     .await;
 }
 
-/// In a cluster a failover that was asked for waits for the replica: nothing is lost at all.
+/// In a cluster a requested failover waits for the replica: nothing is lost.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_ordered_failover_of_a_cluster_loses_nothing() {
     let cluster = Cluster::start(Flavour::Redis, 3, 1);
@@ -107,7 +107,7 @@ async fn an_ordered_failover_of_a_cluster_loses_nothing() {
     }
 }
 
-/// A master that is made a replica under an open connection: calls say so, and go on when it is master again.
+/// A master that becomes a replica under an open connection: calls report it, and work again when it is master again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_read_only_server_is_not_charged_and_passes() {
     for flavour in flavours() {

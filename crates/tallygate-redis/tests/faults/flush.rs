@@ -1,4 +1,4 @@
-//! `SCRIPT FLUSH` again and again: a server that forgets the scripts is sent them, and nobody notices.
+//! `SCRIPT FLUSH` again and again: the scripts are sent again, and callers do not notice.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use crate::support::{Load, calls_of, every_key_expires, flavours, patient, recei
 const FLUSHES: u64 = 150;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn forgotten_scripts_change_no_answer() {
+async fn lost_scripts_change_no_answer() {
     for flavour in flavours() {
         let server = Server::of(flavour).start();
         let limiter = patient(&server.url()).await;
@@ -28,7 +28,7 @@ async fn forgotten_scripts_change_no_answer() {
             }
         });
 
-        // The other scripts, meanwhile: what each call did is counted once.
+        // The other scripts at the same time: each call counts once.
         let counter = Counter::new(Arc::clone(limiter.store()), "calls").unwrap();
         let counter = counter.expires_after(Duration::from_secs(600)).unwrap();
         let (first, second) = (yearly(Algorithm::TokenBucket, 1_000_000), yearly(Algorithm::SlidingLog, 1_000_000));

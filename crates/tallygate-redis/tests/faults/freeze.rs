@@ -11,7 +11,7 @@ use tokio::task::JoinSet;
 use crate::support::{Answers, RedisLimiter, every_key_expires, flavours, patient, used, within, within_bound, yearly};
 
 const DEADLINE: Duration = Duration::from_millis(150);
-/// For a busy machine: a call that hangs takes for ever.
+/// For a busy machine. A call that hangs would never end.
 const SLACK: Duration = Duration::from_secs(5);
 const AMOUNT: u64 = 100;
 
@@ -51,7 +51,7 @@ async fn a_hung_server_hangs_no_caller_and_admits_no_more() {
         server.stop();
         let hung = ask(&limiter, 8).await;
         hung.only_outages();
-        assert_eq!(hung.errors.len(), 64, "nobody answered");
+        assert_eq!(hung.errors.len(), 64, "no call was answered");
         assert!(hung.ambiguous() >= 1, "the first calls were sent");
         assert!(hung.slowest < DEADLINE + SLACK, "a call took {:?}", hung.slowest);
         let start = Instant::now();
@@ -73,7 +73,7 @@ async fn a_hung_server_hangs_no_caller_and_admits_no_more() {
             }
             assert!(start.elapsed() < PATIENCE, "it does not recover");
         }
-        // What was sent while it hung was run: charged once each, or not at all if it never left.
+        // What was sent while it hung was run: charged once, or not at all if it was never sent.
         let used = used(&patient, "frozen", b"hot", &limit).await;
         assert!(used >= all.allowed() && used <= all.allowed() + all.ambiguous(), "{used} in use after {all:?}");
 

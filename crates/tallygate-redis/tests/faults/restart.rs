@@ -1,4 +1,4 @@
-//! A server that is killed and comes back, with nothing or with everything.
+//! A server that is killed and comes back, empty or with its data.
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ fn loads(limiter: &RedisLimiter) -> [(Limit, Load); Algorithm::ALL.len()] {
     })
 }
 
-/// Kills and starts it under load; answers the instants between death and rebirth.
+/// Kills and restarts the server under load. Returns the instants between.
 async fn restarts(server: &Server, loads: &[(Limit, Load)]) -> Vec<u64> {
     let mut deaths = Vec::new();
     for restart in 0..=RESTARTS {
@@ -38,9 +38,9 @@ async fn restarts(server: &Server, loads: &[(Limit, Load)]) -> Vec<u64> {
     deaths
 }
 
-/// Each loss of all states buys each key one more limit at most, and needs nobody's help to pass.
+/// Each loss of all states admits at most one more limit per key, and clients recover on their own.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_empty_restart_buys_one_more_limit_at_most() {
+async fn an_empty_restart_admits_one_more_limit_at_most() {
     for flavour in flavours() {
         let server = Server::of(flavour).start();
         let limiter = within(&server.url(), Duration::from_millis(250)).await;
@@ -61,7 +61,7 @@ async fn an_empty_restart_buys_one_more_limit_at_most() {
     }
 }
 
-/// What was answered was written before: with an append-only file a crash loses no charge.
+/// Every answer was written first: with an append-only file a crash loses no charge.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_restart_from_the_append_only_file_loses_nothing() {
     for flavour in flavours() {

@@ -1,4 +1,4 @@
-//! A path to the server that loses, cuts, delays or swallows: a call is charged once or not at all, never twice.
+//! A network that loses, cuts or delays replies: a call is charged once or not at all, never twice.
 
 use std::time::{Duration, Instant};
 
@@ -16,7 +16,7 @@ use crate::support::{
 
 const DEADLINE: Duration = Duration::from_millis(120);
 
-/// A server, a client that reaches it through the proxy, and one that reaches it directly, to judge.
+/// A server, a client behind the proxy, and a direct one to verify.
 struct Path {
     server: Server,
     proxy: FaultProxy,
@@ -29,7 +29,7 @@ impl Path {
         let proxy = FaultProxy::start(server.addr());
         let judge = patient(&server.url()).await;
         let limit = yearly(Algorithm::TokenBucket, 1000);
-        // From here on the server knows the script: each call is one EVALSHA.
+        // From here on the server has the script: each call is one EVALSHA.
         judge.check(Check::new(Key::new("wire", "warm").unwrap(), &limit)).await.unwrap();
         Self { server, proxy, judge, limit }
     }
@@ -46,7 +46,7 @@ impl Path {
         answers
     }
 
-    /// Calls until one is answered, on a key of its own.
+    /// Makes calls on a separate key until one is answered.
     async fn recovers(&self, limiter: &RedisLimiter) {
         self.proxy.set(Mode::Pass);
         let start = Instant::now();
@@ -56,7 +56,7 @@ impl Path {
         }
     }
 
-    /// Waits until all that was sent has been run.
+    /// Waits until everything that was sent has run.
     async fn settles_at(&self, subject: &str, expected: u64) {
         let start = Instant::now();
         while self.used(subject).await != expected {
@@ -67,7 +67,7 @@ impl Path {
     }
 }
 
-/// The whole reply: `$33`, the answer, and two line ends.
+/// The whole reply: `$33`, the payload, and two line ends.
 const REPLY: usize = 5 + 33 + 2;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -108,7 +108,7 @@ async fn an_unanswered_call_is_charged_once_and_not_asked_again() {
             assert!(answers.ambiguous() >= 1);
             let sent = answers.allowed() + answers.ambiguous();
             path.settles_at(subject, sent).await;
-            // Each look of the judge is one too: at least the one above.
+            // Each peek of the direct client is one too: at least the one above.
             assert!(calls_of(&path.server, "evalsha") > before + sent);
         }
 
@@ -145,9 +145,9 @@ async fn a_reset_connection_is_replaced_and_a_slow_one_waited_for() {
     assert_eq!(path.used("trickle").await, 5);
 }
 
-/// All of it at random, under load, on every algorithm.
+/// All faults at random, under load, on every algorithm.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_path_that_fails_at_random_charges_nobody_twice() {
+async fn a_network_that_fails_at_random_charges_no_call_twice() {
     let path = Path::to(Server::redis().start()).await;
     let limiter = within(&path.proxy.url(), Duration::from_millis(60)).await;
     let limits = Algorithm::ALL.map(|algorithm| yearly(algorithm, 400));
@@ -181,7 +181,7 @@ async fn a_path_that_fails_at_random_charges_nobody_twice() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn more_calls_than_may_be_under_way_are_refused_unsent() {
+async fn calls_beyond_in_flight_are_refused_unsent() {
     let path = Path::to(Server::redis().start()).await;
     let builder = RedisStore::builder(&path.server.url()).deadline(Duration::from_secs(2)).in_flight(2);
     let limiter = Limiter::new(builder.connect().await.unwrap());

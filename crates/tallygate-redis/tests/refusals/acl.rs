@@ -1,4 +1,4 @@
-//! Users with too few rights, and one with just enough.
+//! Users with too few permissions, and one with the minimum.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,13 +11,13 @@ use tallygate_testkit::{Cluster, Flavour, Sentinel, Server, valkey_available};
 use super::{is_refused, refusal};
 use crate::support::{RedisLimiter, every_key_expires, flavours, limit, patient, receipt, units};
 
-/// Everything the scripts run, and how they are run: the least a user needs on a single server. As in the documentation.
+/// Everything that the scripts run, and how they are run: the minimum for a single server. As documented.
 const LEAST: &str = "~tallygate:* resetchannels -@all +evalsha +eval +time +get +set +incrby +unlink +zadd +zrange +zcard \
                      +zcount +zrem +zremrangebyrank +pexpire";
-/// What else is tried with every connection. Without it all works, but the server's ACL LOG fills, and a replica is found
-/// out only by the first write.
+/// Also tried with every connection. Everything works without it, but the server's ACL LOG fills, and a replica is
+/// detected only by the first write.
 const QUIET: &str = "+ping +client|setname +role";
-/// Besides, on a cluster.
+/// In addition, on a cluster.
 const CLUSTER: &str = "+cluster|slots +asking";
 /// On the sentinels.
 const SENTINEL: &str = "resetchannels &+switch-master -@all +sentinel|get-master-addr-by-name +sentinel|master +subscribe \
@@ -29,7 +29,7 @@ fn set_user(server: &Server, name: &str, rules: &str) {
     server.command(&setuser).ok();
 }
 
-/// The server has refused nothing to anybody.
+/// The server has denied no command.
 #[track_caller]
 fn refused_nothing(server: &Server) {
     let log = server.command(&["ACL", "LOG"]).ok();
@@ -62,7 +62,7 @@ async fn does_everything(limiter: &RedisLimiter) {
         assert_eq!(limiter.refund(receipt(check.cost(units(2)), None)).await.unwrap(), 2);
         assert!(limiter.check_all(&[check, other]).await.unwrap().allowed());
         assert!(limiter.peek(&[check]).await.unwrap().allowed());
-        // Other numbers: the state is made to fit, by a call that is admitted, by a refund, by one that is denied.
+        // Other numbers: the state is converted, by an admitted call, by a refund, by a denied call.
         assert!(limiter.check(changed).await.unwrap().allowed());
         assert_eq!(limiter.refund(receipt(check, None)).await.unwrap(), 1);
         assert!(!limiter.check_all(&[changed.cost(units(5)), other]).await.unwrap().allowed());
@@ -89,7 +89,7 @@ async fn the_least_privileged_user_can_do_everything() {
         server.command(&["FLUSHALL"]).ok();
         does_everything(&patient(&server.url_as("quiet", "secret")).await).await;
         refused_nothing(&server);
-        // And nothing else: neither foreign keys nor other commands.
+        // And nothing else: no foreign keys, no other commands.
         for line in [&["GET", "other:1"][..], &["KEYS", "*"], &["FLUSHALL"], &["CONFIG", "GET", "*"]] {
             let mut as_user = vec!["ACL", "DRYRUN", "least"];
             as_user.extend(line);
@@ -109,7 +109,7 @@ async fn the_least_privileged_user_can_do_everything_on_a_cluster() {
     let url = cluster.url().replace("://", "://least:secret@");
     let limiter = patient(&url).await;
     does_everything(&limiter).await;
-    // Also in the middle of a move, where ASKING is needed.
+    // Also during a move, where ASKING is needed.
     let limit = limit("5/day");
     let check = Check::new(Key::new("asking", "s").unwrap(), &limit);
     let slot = cluster.slot_of(check.key.encode("tallygate", "tb").as_bytes());
@@ -148,14 +148,14 @@ async fn each_missing_command_is_named() {
         let server = Server::of(flavour).acl(&user(LEAST)).start();
         let url = server.url_as("least", "secret");
         for missing in commands() {
-            // Not known yet, so that EVAL is needed too.
+            // The server must not have the scripts, so that EVAL is needed too.
             server.command(&["SCRIPT", "FLUSH"]).ok();
             server.command(&["ACL", "SETUSER", "least", &format!("-{missing}")]).ok();
             is_refused(&refusal(&url).await, &format!("+{missing}"));
             server.command(&["ACL", "SETUSER", "least", &format!("+{missing}")]).ok();
             patient(&url).await;
         }
-        // All at once, so that one look at the message is enough.
+        // All at once, so that one error is enough.
         let few = "~tallygate:* -@all +evalsha +eval +time +get +set +incrby +unlink";
         set_user(&server, "few", few);
         let error = refusal(&server.url_as("few", "secret")).await;
@@ -164,7 +164,7 @@ async fn each_missing_command_is_named() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_user_of_other_keys_is_told_which_it_needs() {
+async fn a_user_of_other_keys_gets_the_missing_key_pattern() {
     for flavour in flavours() {
         let server = Server::of(flavour).acl(&user(&LEAST.replace("~tallygate:*", "~other:*"))).start();
         let url = server.url_as("least", "secret");

@@ -26,14 +26,14 @@ async fn passwords() {
             assert!(!error.to_string().contains("wrong@") && !error.to_string().contains("right"), "{error}");
         }
     }
-    // A password that the server does not want is no reason to run without one.
+    // A password that the server does not expect is an error.
     let open = Server::redis().start();
     is_refused(&refusal(&format!("redis://:needless@{}", open.addr())).await, "password");
     is_refused(&refusal(&format!("redis://{}/99", open.addr())).await, "database");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn ports_where_nobody_answers() {
+async fn ports_where_nothing_listens() {
     let server = Server::redis().unix_socket().start();
     works(&server.url()).await;
     let (tcp, socket) = (format!("redis://{}", server.addr()), server.url());
@@ -66,7 +66,7 @@ async fn typing_mistakes() {
         ("redis://user@localhost", "redis://user:password@host"),
         ("redis://:p/w@localhost", "%2F"),
         ("redis://:p%zz@localhost", "%25"),
-        ("redis://localhost?ca=/ca.pem", "this scheme has none"),
+        ("redis://localhost?ca=/ca.pem", "this scheme has no parameters"),
         ("redis+unix://", "redis+unix:///"),
     ] {
         let error = refusal(url).await;
@@ -111,7 +111,7 @@ async fn the_wrong_kind_of_server() {
     let limit = limit("5/min");
     let mut refused = 0;
     for node in cluster.nodes() {
-        // At once, or with the first key that lives elsewhere.
+        // At once, or with the first key of another node.
         match RedisStore::builder(&node.url()).deadline(PATIENCE).connect_timeout(PATIENCE).connect().await {
             Err(error) => is_refused(&error, "redis+cluster://host:port"),
             Ok(store) => {

@@ -1,4 +1,4 @@
-//! A server that is full, and keys that hold what we did not write.
+//! A full server, and keys that Tallygate did not write.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,7 +18,7 @@ fn check<'a>(limit: &'a Limit, subject: &'a str) -> Check<'a> {
     Check::new(Key::new(limit.algorithm().name(), subject).unwrap(), limit)
 }
 
-/// At `maxmemory` without eviction: denials are still answered, admissions refused, and all is there again afterwards.
+/// At `maxmemory` without eviction: denials are still answered, charges refused, and no state is lost.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_full_server_loses_nothing() {
     for flavour in flavours() {
@@ -42,14 +42,14 @@ async fn a_full_server_loses_nothing() {
                 let both = [check(limit, subject), Check::new(Key::new("other", subject).unwrap(), limit)];
                 check_refused(&limiter.check_all(&both).await.unwrap_err(), "noeviction");
             }
-            // Other numbers ask for the state to be written anew: done or refused, but never lost.
+            // Other numbers need the state to be rewritten: done or refused, but never lost.
             let wider = yearly(limit.algorithm(), 4);
             let _ = limiter.check(check(&wider, "half").cost(units(4))).await;
             let _ = limiter.refund(receipt(check(limit, "half"), None)).await;
         }
         let Err(CounterError::Store(error)) = counter.incr_by_float(0.5).await else { panic!("it was written") };
         store_refused(&error, "noeviction");
-        // A client that comes now is served as far as that is possible.
+        // A new client is served as far as possible.
         patient(&server.url()).await;
 
         server.command(&["CONFIG", "SET", "maxmemory", "0"]).ok();
@@ -68,7 +68,7 @@ async fn a_full_server_loses_nothing() {
     }
 }
 
-/// A rolling upgrade: an instance that meets a state of a newer version says so, and leaves it as it is.
+/// A rolling upgrade: an instance that finds a state of a newer version reports it, and leaves it alone.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_state_of_a_newer_version_is_reported_and_left_alone() {
     for flavour in flavours() {
@@ -84,7 +84,7 @@ async fn a_state_of_a_newer_version_is_reported_and_left_alone() {
             limiter.check(check).await.unwrap();
             match server.command(&["GET", &written]) {
                 Reply::Bulk(mut state) => {
-                    // Newer forms need not be of the same length.
+                    // Newer formats may have another length.
                     state[0] += 1;
                     state.extend([1, 2, 3]);
                     server.command(&[b"SET".as_slice(), written.as_bytes(), &state, b"KEEPTTL"]).ok();
@@ -122,7 +122,7 @@ async fn a_state_of_a_newer_version_is_reported_and_left_alone() {
                 let verdict = domain.evaluate(&asks).decide(&Stores::new(store.clone()), None).await.unwrap();
                 assert_eq!(verdict.rulings()[0].source(), source, "{algorithm}");
             }
-            // A shadow that cannot be read does not keep the policy that enforces from being decided.
+            // A shadow that cannot be read does not prevent the enforcing policy from being decided.
             let shadow = policy.clone().with_mode(Mode::Shadow).with_on_error(OnError::Deny);
             let real = Policy::new("real", "d", Some(yearly(algorithm, 1))).unwrap();
             let rules = Rules(vec![Rule::new(), Rule::new()]);
@@ -141,7 +141,7 @@ async fn a_state_of_a_newer_version_is_reported_and_left_alone() {
     }
 }
 
-/// Whatever lies under our key is reported, and left as it is.
+/// Anything else under our key is reported, and left alone.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_tallygate_did_not_write_is_left_alone() {
     for flavour in flavours() {
@@ -156,7 +156,7 @@ async fn what_tallygate_did_not_write_is_left_alone() {
                 Reply::Bulk(state) => state.len(),
                 _ => 20,
             };
-            // The right first byte and the right length, and nothing else right: as numbers, NaN and zero.
+            // The right first byte and the right length, but the numbers are NaN and zero.
             let (nan, zero) =
                 ([&[1], vec![0xff; length - 1].as_slice()].concat(), [&[1], vec![0; length - 1].as_slice()].concat());
             let foreign: [&[&[u8]]; 8] = [
@@ -193,7 +193,7 @@ async fn what_tallygate_did_not_write_is_left_alone() {
                 assert_eq!(dump(), before, "{algorithm}");
                 assert_eq!(used(&limiter, "beside", b"s", &limit).await, 0, "none is charged when one is corrupt");
             }
-            // An operator's remedy.
+            // The operator's remedy.
             assert!(limiter.reset(check).await.unwrap());
             assert_eq!(limiter.check(check).await.unwrap().binding().remaining(), 4);
             limiter.reset(check).await.unwrap();

@@ -1,8 +1,8 @@
-//! Calls whose callers leave: a call is dropped under way, at every point where it can be, and then the states must be as before
-//! it or as after it. Written once, and run on every store, through every interface.
+//! Dropped calls: a call is dropped at every possible point, and then the states must be as before it or as after it.
+//! Written once, and run on every store, through every interface.
 //!
-//! A [`Matrix`] makes the calls and judges the states; its [`Scene`]s are generated. All of it runs on the thread of the test:
-//! whoever tests a store that needs a runtime enters one before, with threads of its own.
+//! A [`Matrix`] makes the calls and verifies the states; its [`Scene`]s are generated. All of it runs on the test's
+//! thread. For a store that needs a runtime, enter a multi-threaded one first.
 
 mod matrix;
 mod scene;
@@ -22,10 +22,11 @@ use crate::wait::PATIENCE;
 pub use matrix::{Matrix, Summary, Then};
 pub use scene::{Case, Scene, policies, yaml};
 
-/// Polls a future only when it asks for it.
+/// Polls a future only when it was woken.
 pub const WHEN_WOKEN: Duration = PATIENCE;
 
-/// Polls `future` when it asks for it and also `every` so often, at most `polls` times, and drops it then if it is not ready.
+/// Polls `future` when it is woken and at least `every` so often, at most `polls` times, and then drops it if it is not
+/// ready.
 pub fn drop_after<F: Future>(future: F, polls: usize, every: Duration) -> Option<F::Output> {
     let waker = Waker::from(Arc::new(Unpark(thread::current())));
     let mut context = Context::from_waker(&waker);
@@ -34,7 +35,7 @@ pub fn drop_after<F: Future>(future: F, polls: usize, every: Duration) -> Option
         if let Poll::Ready(answer) = future.as_mut().poll(&mut context) {
             return Some(answer);
         }
-        // After the last poll it is dropped at once.
+        // Dropped immediately after the last poll.
         if poll < polls {
             thread::park_timeout(every);
         }
@@ -47,7 +48,7 @@ pub fn drop_after<F: Future>(future: F, polls: usize, every: Duration) -> Option
 /// # Panics
 /// When it takes too long.
 pub fn wait<F: Future>(future: F) -> F::Output {
-    drop_after(future, 1_000_000, WHEN_WOKEN).expect("it is ready in time")
+    drop_after(future, 1_000_000, WHEN_WOKEN).expect("the future is ready in time")
 }
 
 struct Unpark(Thread);
@@ -58,11 +59,11 @@ impl Wake for Unpark {
     }
 }
 
-/// The ways of a program to a store: polls a call as often as it is told to, and says which states are right then, and whether
-/// it was answered.
+/// A way from a program to a store: polls a call a given number of times, and returns which states are right then, and
+/// whether it was answered.
 pub type Way<S> = fn(&S, &PolicySet, &Case, usize, Duration) -> (Then, bool);
 
-/// The ways that every verb can go: to the store itself, and under policies.
+/// The ways for every verb: directly to the store, and under policies.
 pub fn ways<S: Store + Clone>() -> [(&'static str, Way<S>); 3] {
     let asked: Way<S> = |store, _, case, polls, every| {
         let checks = case.checks();
@@ -70,7 +71,7 @@ pub fn ways<S: Store + Clone>() -> [(&'static str, Way<S>); 3] {
         let answer = drop_after(call.ask(store), polls, every);
         let answered = answer.map(|answer| {
             let answer = answer.expect("the store answers");
-            // A call of one check says what the check says, whatever its mode.
+            // A call of one check answers what the check answers, whatever its mode.
             assert!(answer.allowed() == case.allowed() || checks.len() == 1, "{case:?}: {answer:?}");
         });
         (Then::polled(case.verb(), polls, answered.is_some()), answered.is_some())
@@ -105,7 +106,7 @@ pub fn ways<S: Store + Clone>() -> [(&'static str, Way<S>); 3] {
     [("a call", asked), ("a limiter", limited), ("an evaluation", evaluated)]
 }
 
-/// The way of a check that is made, and then given back: what is dropped is the refund of its verdict.
+/// The way of a check that is then refunded: the refund of its verdict is dropped.
 pub fn refund_of_verdict<S: Store + Clone>(
     store: &S,
     set: &PolicySet,
@@ -120,16 +121,16 @@ pub fn refund_of_verdict<S: Store + Clone>(
     (if polls == 0 { Then::After } else { Then::Before }, refunded)
 }
 
-/// How the states of a case are prepared and read.
+/// Prepares and reads the states of a case.
 pub trait States {
     /// Charges the state of one of its limits.
     fn charge(&self, case: &Case, place: usize, units: Cost);
 
-    /// Units in use of each of its limits.
+    /// The used units of each of its limits.
     fn used(&self, case: &Case) -> Vec<u64>;
 }
 
-/// States in a store that the test can ask itself.
+/// States in a store that the test can access itself.
 #[derive(Debug)]
 pub struct Stored<S>(pub S);
 
@@ -151,7 +152,7 @@ impl<S: Store> States for Stored<S> {
     }
 }
 
-/// Makes sure that no key of these servers lives for ever, and answers how many keys there are.
+/// Checks that all keys of these servers have a TTL, and returns the number of keys.
 ///
 /// # Panics
 /// When one does.

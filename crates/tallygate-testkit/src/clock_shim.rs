@@ -1,4 +1,4 @@
-//! A preloaded library that moves one server's wall clock, live. Its source is `shim/clock.c`.
+//! A preloaded library that moves one server's wall clock at run time. Its source is `shim/clock.c`.
 
 use std::fs::File;
 use std::io::ErrorKind;

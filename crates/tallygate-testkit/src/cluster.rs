@@ -1,4 +1,4 @@
-//! A real cluster, built by commands alone: no `redis-cli` needed.
+//! A real cluster, built with commands alone: no `redis-cli` needed.
 
 use std::ops::RangeInclusive;
 
@@ -17,7 +17,7 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// Starts it, slots shared out evenly, and waits until every node calls it ok.
+    /// Starts the cluster, with slots evenly assigned, and waits until every node reports it ok.
     ///
     /// # Panics
     /// When it does not come up.
@@ -28,7 +28,7 @@ impl Cluster {
         let ids = nodes.iter().map(|node| node.command(&["CLUSTER", "MYID"]).ok().text()).collect();
         let cluster = Self { nodes, ids };
         for (index, node) in cluster.nodes.iter().enumerate() {
-            // Distinct from the start: otherwise the nodes first have to quarrel about it.
+            // Distinct from the start: otherwise the nodes first have to resolve conflicts.
             run(node, &["CLUSTER", "SET-CONFIG-EPOCH", &(index + 1).to_string()]);
             if index < masters {
                 let slots = share(index, masters);
@@ -74,14 +74,14 @@ impl Cluster {
         format!("redis+cluster://{}", addrs.join(","))
     }
 
-    /// All nodes, in the order of their start, whatever role they have now.
+    /// All nodes, in the order of their start, whatever their current role.
     #[must_use]
     pub fn nodes(&self) -> &[Server] {
         &self.nodes
     }
 
-    /// Waits until every live node calls the cluster ok and they all name the same owners and epochs. (A node that takes
-    /// a slot over before it has heard of the last epoch would claim it with one that others do not believe.)
+    /// Waits until every live node reports the cluster ok and all report the same owners and epochs. (A node that takes
+    /// over a slot before it knows the last epoch would claim it with one that the others reject.)
     ///
     /// # Panics
     /// When that does not come.
@@ -101,10 +101,10 @@ impl Cluster {
         });
     }
 
-    /// The index of the node that serves this slot, as the first live node sees it.
+    /// The index of the node that serves this slot, according to the first live node.
     ///
     /// # Panics
-    /// When nobody serves it.
+    /// When no node serves it.
     #[must_use]
     pub fn node_of(&self, slot: u16) -> usize {
         until("a node to serve the slot", PATIENCE, || {
@@ -134,7 +134,7 @@ impl Cluster {
         self.end_move(slot, from, to);
     }
 
-    /// Opens the migration: from here on absent keys are answered with `ASK`.
+    /// Begins the migration: from here on absent keys are answered with `ASK`.
     pub fn begin_move(&self, slot: u16, from: usize, to: usize) {
         let slot = slot.to_string();
         let setslot = |node: usize, state: &str, other: usize| {
@@ -144,7 +144,7 @@ impl Cluster {
         setslot(from, "MIGRATING", to);
     }
 
-    /// Moves up to `count` keys of an open migration; answers how many.
+    /// Moves up to `count` keys of an open migration. Returns how many were moved.
     pub fn move_keys(&self, slot: u16, from: usize, to: usize, count: usize) -> usize {
         let (source, target) = (&self.nodes[from], &self.nodes[to]);
         let (slot, count) = (slot.to_string(), count.to_string());
@@ -157,13 +157,13 @@ impl Cluster {
             other => panic!("not a key: {other:?}"),
         }));
         if !keys.items().is_empty() {
-            // NOKEY, when the keys expired meanwhile, is no error.
+            // NOKEY, if the keys have expired in the meantime, is not an error.
             let _ = source.command(&migrate).ok();
         }
         keys.items().len()
     }
 
-    /// Closes the migration: the new owner first, so that the slot is never without one.
+    /// Ends the migration: the new owner first, so that the slot is never without one.
     pub fn end_move(&self, slot: u16, from: usize, to: usize) {
         let slot_text = slot.to_string();
         let assign = ["CLUSTER", "SETSLOT", &slot_text, "NODE", &self.ids[to]];
@@ -171,14 +171,14 @@ impl Cluster {
         run(&self.nodes[from], &assign);
         for (index, node) in self.nodes.iter().enumerate() {
             if index != from && index != to {
-                // Replicas refuse, and a dead node will learn it by gossip.
+                // Replicas refuse; a dead node will learn it by gossip.
                 let _ = node.try_command(&assign);
             }
         }
         self.wait_ok();
     }
 
-    /// Hands master `index` over to one of its replicas, orderly; answers the index of the new master.
+    /// Fails master `index` over to one of its replicas. Returns the index of the new master.
     ///
     /// # Panics
     /// When it has no live replica.
@@ -188,7 +188,7 @@ impl Cluster {
         replica
     }
 
-    /// Waits until a replica has taken over from a killed master by itself; answers the index of the new master.
+    /// Waits until a replica has taken over from a killed master. Returns the index of the new master.
     ///
     /// # Panics
     /// When none does.
@@ -205,7 +205,7 @@ impl Cluster {
             if node.info("role")? == "master" {
                 return Some(());
             }
-            // Asked again: the master may refuse while a failover is under way, and the request then lapses.
+            // Repeated: the master may refuse while a failover is in progress, and the request then lapses.
             let _ = node.try_command(command);
             std::thread::sleep(std::time::Duration::from_millis(200));
             None
@@ -222,7 +222,7 @@ impl Cluster {
         })
     }
 
-    /// The epoch of each live node's configuration.
+    /// The configuration epoch of each live node.
     fn epochs(&self, node: &Server) -> Option<Vec<String>> {
         let nodes = node.try_command(&["CLUSTER", "NODES"]).ok()?.text();
         let alive = self.ids.iter().zip(&self.nodes).filter(|(_, node)| node.is_alive());

@@ -1,7 +1,7 @@
-//! What every store must do, written once and run on memory, Redis, Valkey and through a cluster.
+//! The properties of every store, written once and run on memory, Redis, Valkey and a cluster.
 //!
-//! Each property takes a [`Rig`], a seed and a number of steps, tries limits over their whole range for all algorithms,
-//! and panics with the seed, the limit and the last calls when the store breaks it.
+//! Each property takes a [`Rig`], a seed and a number of steps, and tries limits over their whole range for all
+//! algorithms. If the store violates it, it panics with the seed, the limit and the last calls.
 
 mod amends;
 mod honesty;
@@ -22,7 +22,7 @@ use tallygate::{Algorithm, MemoryStore};
 
 use crate::traces::{Opaque, Trace};
 
-/// Property 1, twins: the store answers as an embedded store that never forgets.
+/// Property 1, twins: the store answers like an embedded store that never drops a state.
 pub async fn twins<R: Rig>(rig: &R, seed: u64, steps: usize) {
     for algorithm in Algorithm::ALL {
         let twin = MemoryStore::builder().clock(rig.clock().clone()).without_sweep().build();
@@ -35,14 +35,14 @@ pub async fn twins<R: Rig>(rig: &R, seed: u64, steps: usize) {
     }
 }
 
-/// Property 9: after whatever was done, every key expires.
+/// Property 9: after any calls, every key expires.
 pub async fn every_key_expires<R: Rig>(rig: &R) {
     if let Err(immortal) = rig.every_key_expires().await {
-        panic!("a key without an expiry: {immortal}");
+        panic!("a key without a TTL: {immortal}");
     }
 }
 
-/// All of them, `steps` steps each.
+/// All properties, with `steps` steps each.
 pub async fn all<R: Rig>(rig: &R, seed: u64, steps: usize) {
     twins(rig, seed, steps).await;
     bound(rig, seed, steps).await;

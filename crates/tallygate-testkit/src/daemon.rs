@@ -1,4 +1,4 @@
-//! One throwaway process of whatever program: started in a folder of its own, gone when dropped.
+//! One throwaway process of any program: started in its own folder, killed when dropped.
 
 use std::fs::{self, File};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
@@ -13,7 +13,7 @@ use tempfile::TempDir;
 use crate::wait::{PATIENCE, until};
 use crate::{http, watchdog};
 
-/// How it shows that it is up, on 127.0.0.1.
+/// How to tell that it is up, on 127.0.0.1.
 #[derive(Debug, Clone, Copy)]
 pub enum Ready<'a> {
     /// This port accepts connections.
@@ -35,7 +35,7 @@ impl Ready<'_> {
     }
 }
 
-/// A running process. All methods take `&self`, so that one thread may hurt it while others use it.
+/// A running process. All methods take `&self`, so that one thread can kill it while others use it.
 #[derive(Debug)]
 pub struct Daemon {
     name: String,
@@ -45,8 +45,8 @@ pub struct Daemon {
 }
 
 impl Daemon {
-    /// Runs the command in the folder, its output going to a log there, and waits until it is up. It must not fork:
-    /// only the process itself is ended.
+    /// Runs the command in the folder, with its output in a log there, and waits until it is up. It must not fork,
+    /// because only the process itself is killed.
     ///
     /// # Panics
     /// When it exits or does not come up in time, with its log.
@@ -80,7 +80,7 @@ impl Daemon {
         self.folder.path()
     }
 
-    /// What it has written so far to its standard output and error.
+    /// Its standard output and error so far.
     #[must_use]
     pub fn log(&self) -> String {
         fs::read(log_path(&self.folder)).map(|log| String::from_utf8_lossy(&log).into_owned()).unwrap_or_default()
@@ -95,13 +95,13 @@ impl Daemon {
         self.child().as_ref().expect("it runs").id()
     }
 
-    /// Whether it runs still.
+    /// Whether it is still running.
     #[must_use]
     pub fn is_alive(&self) -> bool {
         self.child().as_mut().is_some_and(|child| child.try_wait().unwrap().is_none())
     }
 
-    /// Asks it to end: SIGTERM.
+    /// Sends SIGTERM.
     ///
     /// # Panics
     /// When it has ended already.
@@ -109,7 +109,7 @@ impl Daemon {
         self.signal(Signal::TERM);
     }
 
-    /// What asks many to read their configuration again: SIGHUP.
+    /// Sends SIGHUP, on which many programs reload their configuration.
     ///
     /// # Panics
     /// When it has ended.
@@ -121,10 +121,10 @@ impl Daemon {
         let mut child = self.child();
         let child = child.as_mut().expect("it runs");
         assert!(child.try_wait().unwrap().is_none(), "{} has ended", self.name);
-        kill_process(Pid::from_child(child), signal).expect("it is our child, not yet waited for");
+        kill_process(Pid::from_child(child), signal).expect("it is our child and has not been waited for");
     }
 
-    /// Waits until it ends by itself, or after [`Daemon::terminate`].
+    /// Waits until it exits, possibly after [`Daemon::terminate`].
     ///
     /// # Panics
     /// When it does not, in time, or was waited for already.
@@ -135,7 +135,7 @@ impl Daemon {
         status
     }
 
-    /// Ends it at once, as a crash would: SIGKILL.
+    /// Kills it with SIGKILL, like a crash.
     pub fn kill(&self) {
         if let Some(mut child) = self.child().take() {
             // Fails only if it has already exited.

@@ -1,46 +1,46 @@
-//! A store that misbehaves on demand.
+//! A store that fails on demand.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use tallygate::{Call, Decision, MemoryStore, Store, StoreError, Verb};
 
-/// A store around another one that can be switched off, or forgets to charge now and then.
+/// A wrapper around a store that can be switched off, or sometimes does not charge.
 #[derive(Debug)]
 pub struct FaultyStore<S = MemoryStore> {
-    /// The store behind.
+    /// The wrapped store.
     pub store: S,
     switch: Switch,
     reason: String,
-    /// Every call of this number is not charged.
+    /// One call in this many is not charged.
     forgets: Option<u64>,
     calls: AtomicU64,
 }
 
-/// Turns a [`FaultyStore`] off and on.
+/// Switches a [`FaultyStore`] off and on.
 #[derive(Debug, Clone, Default)]
 pub struct Switch(Arc<AtomicBool>);
 
 impl Switch {
-    /// From now on the store cannot answer.
+    /// From now on the store returns errors.
     pub fn off(&self) {
         self.0.store(true, Ordering::Relaxed);
     }
 
-    /// From now on it can.
+    /// From now on the store answers.
     pub fn on(&self) {
         self.0.store(false, Ordering::Relaxed);
     }
 }
 
 impl<S> FaultyStore<S> {
-    /// Works, until it is switched off.
+    /// Creates a wrapper that works until it is switched off.
     pub fn new(store: S) -> Self {
         let reason = "switched off".to_owned();
         Self { store, switch: Switch::default(), reason, forgets: None, calls: AtomicU64::new(0) }
     }
 
-    /// What it says when it is off.
+    /// The error of a store that is switched off.
     #[must_use]
     pub fn because(mut self, reason: &str) -> Self {
         reason.clone_into(&mut self.reason);
@@ -54,7 +54,7 @@ impl<S> FaultyStore<S> {
         self
     }
 
-    /// What turns it off and on.
+    /// The switch of this store.
     pub fn switch(&self) -> Switch {
         self.switch.clone()
     }

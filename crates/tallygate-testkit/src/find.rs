@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use crate::skip::skipped_by;
 
-/// Which of the two servers.
+/// The kind of server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Flavour {
     /// `redis-server`.
@@ -31,7 +31,7 @@ impl Flavour {
         }
     }
 
-    /// The binary: from the environment, else what `cargo xtask` fetched, else from `PATH`.
+    /// The path of the binary: from the environment, else as fetched by `cargo xtask`, else from `PATH`.
     ///
     /// # Panics
     /// When there is none: a test that needs a server never passes without one.
@@ -41,7 +41,8 @@ impl Flavour {
     }
 }
 
-/// A binary: from the environment, else what `cargo xtask` fetched, else from `PATH`; else it panics with the remedy.
+/// The path of a binary: from the environment, else as fetched by `cargo xtask`, else from `PATH`; else panics with the
+/// remedy.
 pub(crate) fn locate(name: &str, variable: &str) -> PathBuf {
     if let Some(path) = env::var_os(variable).map(PathBuf::from) {
         assert!(path.is_file(), "{variable} names {}, which is not a file", path.display());
@@ -56,14 +57,14 @@ pub(crate) fn locate(name: &str, variable: &str) -> PathBuf {
 
 const SKIP_VALKEY: &str = "TALLYGATE_SKIP_VALKEY";
 
-/// False only when `TALLYGATE_SKIP_VALKEY=<reason>` is set: then the test is reported as skipped, and must return. A
-/// missing binary alone is no reason to skip.
+/// False only if `TALLYGATE_SKIP_VALKEY=<reason>` is set: then the test is reported as skipped, and must return. A
+/// missing binary alone is not a reason to skip.
 #[must_use]
 pub fn valkey_or_skip() -> bool {
     !skipped_by(SKIP_VALKEY, Flavour::Valkey.binary_name())
 }
 
-/// The same for a test that goes on with Redis alone: it is not reported as skipped.
+/// The same for a test that continues with Redis alone: it is not reported as skipped.
 #[must_use]
 pub fn valkey_available() -> bool {
     env::var(SKIP_VALKEY).map_or(true, |reason| reason.is_empty())

@@ -1,4 +1,4 @@
-//! Just enough HTTP/1.1 to ask and to answer; the code under test is never used to judge itself.
+//! A minimal HTTP/1.1 client and server. Tests use it so that the code under test does not verify itself.
 
 pub(crate) mod wire;
 
@@ -7,52 +7,52 @@ use std::net::{SocketAddr, TcpStream};
 
 use crate::wait::PATIENCE;
 
-/// A request, as a server got it.
+/// A request as received by a server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Request {
-    /// In capitals.
+    /// In upper case.
     pub method: String,
-    /// With the query.
+    /// Including the query.
     pub path: String,
-    /// In the order they came, names as they were written.
+    /// In order, with names as sent.
     pub headers: Vec<(String, String)>,
     /// Without its transfer coding.
     pub body: Vec<u8>,
 }
 
 impl Request {
-    /// The first header of this name, in whatever case.
+    /// The first header with this name, ignoring case.
     #[must_use]
     pub fn header(&self, name: &str) -> Option<&str> {
         wire::header(&self.headers, name)
     }
 }
 
-/// A response, as a client got it.
+/// A response as received by a client.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Response {
-    /// Such as 200.
+    /// For example 200.
     pub status: u16,
-    /// In the order they came, names as they were written.
+    /// In order, with names as sent.
     pub headers: Vec<(String, String)>,
     /// Without its transfer coding.
     pub body: Vec<u8>,
 }
 
 impl Response {
-    /// One without headers.
+    /// Creates a response without headers.
     pub fn new(status: u16, body: impl Into<Vec<u8>>) -> Self {
         Self { status, headers: Vec::new(), body: body.into() }
     }
 
-    /// With one header more.
+    /// Adds a header.
     #[must_use]
     pub fn with(mut self, name: &str, value: &str) -> Self {
         self.headers.push((name.to_owned(), value.to_owned()));
         self
     }
 
-    /// The first header of this name, in whatever case.
+    /// The first header with this name, ignoring case.
     #[must_use]
     pub fn header(&self, name: &str) -> Option<&str> {
         wire::header(&self.headers, name)
@@ -68,7 +68,7 @@ impl Response {
     }
 }
 
-/// Asks over a connection of its own.
+/// Sends a request over a new connection.
 ///
 /// # Panics
 /// When no response comes.
@@ -80,7 +80,7 @@ pub fn request(addr: SocketAddr, method: &str, path: &str, headers: &[(&str, &st
     }
 }
 
-/// Asks over a connection of its own.
+/// Sends a request over a new connection.
 ///
 /// # Errors
 /// When no response comes.
@@ -94,7 +94,7 @@ pub fn try_request(
     Client::open(addr)?.request(method, path, headers, body)
 }
 
-/// A connection that is kept.
+/// A kept connection.
 #[derive(Debug)]
 pub struct Client {
     addr: SocketAddr,
@@ -113,7 +113,7 @@ impl Client {
         Ok(Self { addr, stream: BufReader::new(stream) })
     }
 
-    /// Asks, and reads the whole response. `Host` and the length of the body are added unless given; with
+    /// Sends a request, and reads the whole response. `Host` and `Content-Length` are added unless given; with
     /// `Transfer-Encoding: chunked` the body is one chunk.
     ///
     /// # Errors
@@ -132,7 +132,7 @@ impl Client {
             let status = first.split(' ').nth(1).and_then(|word| word.parse::<u16>().ok());
             let status = status.ok_or_else(|| wire::invalid(&first))?;
             match status {
-                // Interim: the response is yet to come.
+                // Interim: the final response follows.
                 100..=199 => {}
                 204 | 304 => return Ok(Response { status, headers, body: Vec::new() }),
                 _ if method == "HEAD" => return Ok(Response { status, headers, body: Vec::new() }),

@@ -1,7 +1,7 @@
-//! Test support: throwaway Redis and Valkey servers, and ways to hurt them; throwaway web proxies and a Prometheus, and
+//! Test support: throwaway Redis and Valkey servers, and ways to break them; throwaway web proxies and Prometheus, and
 //! the HTTP to talk to them.
 //!
-//! Everything here panics with the reason and the remedy instead of returning errors: a test has nothing better to do.
+//! Everything here panics with the reason and the remedy instead of returning errors.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "test support: a broken fixture must stop the test")]
 #![allow(clippy::disallowed_methods, reason = "it waits for real processes, in real time")]
 

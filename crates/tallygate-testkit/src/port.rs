@@ -6,11 +6,11 @@ use std::{env, process};
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Below the range the kernel hands to outgoing connections (32768 and up): a killed server can come back to its own port.
+/// Below the kernel's range for outgoing connections (32768 and up), so that a killed server can get its port back.
 const FIRST: u32 = 12_000;
 const COUNT: u32 = 20_000;
 
-/// Reserved until dropped, by a lock the kernel releases even if this process is killed.
+/// Reserved until dropped, by a lock that the kernel releases even if this process is killed.
 #[derive(Debug)]
 pub struct Port {
     number: u16,
@@ -18,7 +18,7 @@ pub struct Port {
 }
 
 impl Port {
-    /// One that is free now.
+    /// A free port.
     ///
     /// # Panics
     /// When none is.
@@ -27,7 +27,7 @@ impl Port {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let folder = env::temp_dir().join(format!("tallygate-ports-{}", rustix::process::getuid().as_raw()));
         fs::create_dir_all(&folder).expect("the temp folder is writable");
-        // Processes start far apart, so that they seldom meet at all.
+        // Processes start far apart, so that they rarely collide.
         let start = process::id().wrapping_mul(7919);
         for _ in 0..COUNT {
             let step = NEXT.fetch_add(1, Ordering::Relaxed);
@@ -40,7 +40,7 @@ impl Port {
         panic!("no free TCP port from {FIRST} to {}", FIRST + COUNT);
     }
 
-    /// Its number.
+    /// The port number.
     #[must_use]
     pub fn number(&self) -> u16 {
         self.number

@@ -1,4 +1,4 @@
-//! A Prometheus that scrapes what a test names.
+//! A Prometheus server that scrapes what a test specifies.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -11,24 +11,24 @@ use crate::http;
 use crate::port::Port;
 use crate::tool::Tool;
 
-/// One that runs, on a free port of 127.0.0.1.
+/// A running server, on a free port of 127.0.0.1.
 #[derive(Debug)]
 pub struct Prometheus {
     daemon: Daemon,
     port: Port,
 }
 
-/// One series of an answer.
+/// One series of a result.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Sample {
-    /// `__name__` among them, unless the expression dropped it.
+    /// Includes `__name__`, unless the expression dropped it.
     pub labels: BTreeMap<String, String>,
-    /// Now.
+    /// The current value.
     pub value: f64,
 }
 
 impl Prometheus {
-    /// With this `prometheus.yml`; relative paths in it are in the folder of [`Prometheus::daemon`].
+    /// Starts it with this `prometheus.yml`; relative paths in it are relative to the folder of [`Prometheus::daemon`].
     ///
     /// # Panics
     /// When it does not come up, with its log.
@@ -45,7 +45,7 @@ impl Prometheus {
         Self { daemon, port }
     }
 
-    /// Where its HTTP API is.
+    /// The address of its HTTP API.
     #[must_use]
     pub fn addr(&self) -> SocketAddr {
         (Ipv4Addr::LOCALHOST, self.port.number()).into()
@@ -57,7 +57,7 @@ impl Prometheus {
         &self.daemon
     }
 
-    /// What an expression that yields an instant vector or a scalar is now. Empty until the first scrape.
+    /// Evaluates an expression that yields an instant vector or a scalar. Empty until the first scrape.
     ///
     /// # Panics
     /// When the expression is refused, or yields something else.
@@ -73,7 +73,7 @@ impl Prometheus {
         }
     }
 
-    /// An answer of its API, such as `/api/v1/alerts`.
+    /// Queries its API, for example `/api/v1/alerts`.
     ///
     /// # Panics
     /// When it refuses.
@@ -82,12 +82,12 @@ impl Prometheus {
     pub fn get(&self, path: &str) -> Value {
         let response = http::request(self.addr(), "GET", path, &[], b"");
         assert_eq!(response.status, 200, "{path}: {}", response.text());
-        serde_json::from_slice(&response.body).expect("its API speaks JSON")
+        serde_json::from_slice(&response.body).expect("its API returns JSON")
     }
 }
 
 impl Sample {
-    /// A label; empty when absent, which is the same to Prometheus.
+    /// A label; empty if absent, which is the same to Prometheus.
     #[must_use]
     pub fn label(&self, name: &str) -> &str {
         self.labels.get(name).map_or("", String::as_str)
@@ -103,7 +103,7 @@ impl Sample {
     }
 }
 
-/// Of a pair of time and value, the value; written as a string, for the sake of `NaN` and `+Inf`.
+/// The value of a pair of time and value. It is a string, to allow `NaN` and `+Inf`.
 fn number(pair: &Value) -> f64 {
     pair[1].as_str().and_then(|text| text.parse().ok()).expect("a value is a number in a string")
 }

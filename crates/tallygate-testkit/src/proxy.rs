@@ -1,4 +1,4 @@
-//! A TCP proxy that misbehaves on demand.
+//! A TCP proxy that fails on demand.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -7,22 +7,22 @@ use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-/// What the proxy does to connections, those already open included.
+/// What the proxy does to connections, including those already open.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
     /// Forwards both ways.
     Pass,
-    /// Holds back every piece of a reply this long.
+    /// Delays every piece of a reply.
     Delay(Duration),
-    /// Accepts and swallows; nothing comes back, nothing goes through.
+    /// Accepts, but forwards nothing in either direction.
     BlackHole,
-    /// Forwards so many bytes of replies, counted per connection from the switch on, then closes both sides.
+    /// Forwards this many bytes of replies, counted per connection from the switch on, then closes both sides.
     CutAfter(usize),
-    /// Forwards requests, swallows replies: the effect without the answer.
+    /// Forwards requests, drops replies: the effect without the answer.
     DropReplies,
     /// Forwards replies one byte at a time.
     Trickle,
-    /// Answers every connection with RST, also the open ones.
+    /// Resets every connection, including the open ones.
     Reset,
 }
 
@@ -32,7 +32,7 @@ const TICK: Duration = Duration::from_millis(10);
 #[derive(Debug)]
 struct Shared {
     upstream: SocketAddr,
-    /// With the number of switches so far: each starts [`Mode::CutAfter`] anew.
+    /// With the number of switches so far: each restarts [`Mode::CutAfter`].
     mode: Mutex<(Mode, usize)>,
     closing: AtomicBool,
     accepted: AtomicUsize,
@@ -53,7 +53,7 @@ pub struct FaultProxy {
 }
 
 impl FaultProxy {
-    /// In front of this address, in [`Mode::Pass`].
+    /// Starts a proxy for this address, in [`Mode::Pass`].
     ///
     /// # Panics
     /// When no port can be bound.
@@ -72,7 +72,7 @@ impl FaultProxy {
         Self { addr, shared, acceptor: Some(acceptor) }
     }
 
-    /// Where it listens.
+    /// The address it listens on.
     #[must_use]
     pub fn addr(&self) -> SocketAddr {
         self.addr
@@ -84,13 +84,13 @@ impl FaultProxy {
         format!("redis://{}", self.addr)
     }
 
-    /// Switches, for open and for new connections.
+    /// Switches the mode, for open and new connections.
     pub fn set(&self, mode: Mode) {
         let mut current = self.shared.mode.lock().unwrap();
         *current = (mode, current.1 + 1);
     }
 
-    /// How many connections it has accepted: more than one means the client came back.
+    /// The number of connections accepted so far: more than one means that the client reconnected.
     #[must_use]
     pub fn accepted(&self) -> usize {
         self.shared.accepted.load(Ordering::SeqCst)
@@ -125,7 +125,7 @@ fn accept(listener: &TcpListener, shared: &Arc<Shared>) {
     }
 }
 
-/// One connection, until a side closes or the mode says so.
+/// One connection, until a side closes or the mode ends it.
 fn serve(client: TcpStream, shared: &Shared) {
     if shared.mode().0 == Mode::Reset {
         reset(&client);
@@ -153,11 +153,11 @@ fn serve(client: TcpStream, shared: &Shared) {
 
 fn close(client: &TcpStream, server: &TcpStream) {
     let _ = server.shutdown(Shutdown::Both);
-    // Closing it orderly would send FIN before `reset` can send RST.
+    // A regular close would send FIN before `reset` can send RST.
     let _ = client.shutdown(Shutdown::Read);
 }
 
-/// With a linger of zero the close that follows sends RST instead of FIN.
+/// With a linger of zero, the following close sends RST instead of FIN.
 fn reset(stream: &TcpStream) {
     let _ = rustix::net::sockopt::set_socket_linger(stream, Some(Duration::ZERO));
 }

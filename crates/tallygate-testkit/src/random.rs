@@ -1,20 +1,20 @@
-//! Deterministic chance: the same seed, the same test, on every machine.
+//! Deterministic random values: the same seed gives the same test on every machine.
 
 use std::time::Duration;
 
 use tallygate::{Algorithm, Cost, Limit, LimitError};
 
-/// SplitMix64. Also knows what is worth trying: limits over their whole range, and costs that hit the edges.
+/// SplitMix64. Also generates values worth trying: limits over their whole range, and costs at the edges.
 #[derive(Debug, Clone)]
 pub struct Random(u64);
 
-/// Amounts and windows whose quotients do not come out even, and the ones people write.
+/// Amounts and windows whose quotients are not whole, and common ones.
 const NASTY_AMOUNTS: [u64; 12] = [1, 2, 3, 7, 10, 60, 97, 1000, 700_000, 999_983, 999_999_937, 1_000_000_000];
 const NASTY_MILLIS: [u64; 14] =
     [1, 2, 3, 7, 97, 1000, 1009, 60_000, 999_983, 3_600_000, 86_399_999, 86_400_000, 31_535_999_939, 31_536_000_000];
 
 impl Random {
-    /// Chance that follows from `seed` alone.
+    /// Creates a generator from a seed.
     pub fn new(seed: u64) -> Self {
         Self(seed)
     }
@@ -28,18 +28,18 @@ impl Random {
         mixed ^ (mixed >> 31)
     }
 
-    /// From `low` to `high`, both included, each as likely.
+    /// From `low` to `high`, inclusive, uniformly distributed.
     pub fn between(&mut self, low: u64, high: u64) -> u64 {
         let count = u128::from(high.max(low) - low) + 1;
         low + u64::try_from((u128::from(self.number()) * count) >> 64).expect("less than count")
     }
 
-    /// From `low`, at least 1, to `high`, both included, each order of magnitude as likely.
+    /// From `low`, at least 1, to `high`, inclusive, with each order of magnitude equally likely.
     #[allow(
         clippy::cast_precision_loss,
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,
-        reason = "a rough spread is all that is wanted, and it is clamped"
+        reason = "a rough spread is enough, and it is clamped"
     )]
     pub fn spread(&mut self, low: u64, high: u64) -> u64 {
         let share = self.between(0, 1 << 30) as f64 / (1_u64 << 30) as f64;
@@ -47,7 +47,7 @@ impl Random {
         (value.round() as u64).clamp(low, high.max(low))
     }
 
-    /// True in `percent` of a hundred cases.
+    /// True with this probability in percent.
     pub fn chance(&mut self, percent: u64) -> bool {
         self.between(0, 99) < percent
     }
@@ -63,7 +63,7 @@ impl Random {
         self.limit_of(algorithm, amount, millis)
     }
 
-    /// Other numbers for a limit that is in use; now and then the other way to begin a fixed window.
+    /// Other numbers for a limit in use; sometimes the other kind of fixed window.
     pub fn other_numbers(&mut self, limit: &Limit) -> Limit {
         let algorithm = match limit.algorithm() {
             Algorithm::FixedWindow | Algorithm::FixedWindowFromFirstCall => {
@@ -84,7 +84,7 @@ impl Random {
         self.limit_of(algorithm, amount, millis)
     }
 
-    /// What to ask for when `remaining` is left: often one, often just what is there or one more.
+    /// A cost to try when `remaining` is left: often one, often exactly what is left or one more.
     pub fn cost(&mut self, limit: &Limit, remaining: u64) -> Cost {
         let units = match self.between(0, 19) {
             0..=5 => 1,
@@ -111,8 +111,8 @@ impl Random {
         }
         let bursty = |burst: u64| plain.clone().burst(burst).build();
         match bursty(self.spread(1, Limit::MAX_AMOUNT)) {
-            Err(LimitError::SlowBurst { largest, .. }) => bursty(largest).expect("the largest that works"),
-            built => built.expect("a burst the rate can fill"),
+            Err(LimitError::SlowBurst { largest, .. }) => bursty(largest).expect("the largest possible burst"),
+            built => built.expect("a burst that the rate can refill"),
         }
     }
 }
@@ -122,7 +122,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_same_seed_says_the_same_and_the_ends_are_met() {
+    fn the_same_seed_gives_the_same_values_and_both_ends_occur() {
         let mut random = Random::new(7);
         assert_eq!(random.number(), Random::new(7).number());
         let mut seen = [false; 3];

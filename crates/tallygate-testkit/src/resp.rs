@@ -1,4 +1,5 @@
-//! A blocking RESP2 client, just enough to control a server; the client under test is never used to judge itself.
+//! A minimal blocking RESP2 client to control a server. Tests use it so that the client under test does not verify
+//! itself.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -35,7 +36,7 @@ impl Reply {
         }
     }
 
-    /// The number of an integer reply, or written in a string.
+    /// The number of an integer reply, or of a string that contains one.
     ///
     /// # Panics
     /// On any other reply.
@@ -61,7 +62,7 @@ impl Reply {
         }
     }
 
-    /// Whether the server refused.
+    /// Whether the reply is an error.
     #[must_use]
     pub fn is_error(&self) -> bool {
         matches!(self, Self::Error(_))
@@ -78,12 +79,12 @@ impl Reply {
     }
 }
 
-/// One connection; commands and replies strictly in turn unless sent and received apart.
+/// One connection. Commands and replies alternate, unless they are sent and received separately.
 #[derive(Debug)]
 pub struct Connection(BufReader<TcpStream>);
 
 impl Connection {
-    /// Connects; every later read or write gives up after `timeout`.
+    /// Connects. Every later read or write times out after `timeout`.
     ///
     /// # Errors
     /// Those of the socket.

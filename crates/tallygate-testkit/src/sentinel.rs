@@ -1,4 +1,4 @@
-//! A master, a replica and three sentinels that watch them.
+//! A master, a replica and three sentinels that monitor them.
 
 use std::time::Duration;
 
@@ -6,13 +6,13 @@ use crate::find::Flavour;
 use crate::server::Server;
 use crate::wait::{PATIENCE, until};
 
-/// The name the sentinels know the master by.
+/// The name of the master in the sentinels.
 pub const NAME: &str = "tallygate";
 
 /// Quorum 2, down after 1 s.
 #[derive(Debug)]
 pub struct Sentinel {
-    /// Whichever is master at the moment.
+    /// Either may be the master.
     servers: [Server; 2],
     sentinels: Vec<Server>,
 }
@@ -55,7 +55,7 @@ impl Sentinel {
         &self.sentinels
     }
 
-    /// The server that most sentinels call the master now.
+    /// The server that most sentinels currently name as the master.
     ///
     /// # Panics
     /// When no majority forms.
@@ -75,7 +75,7 @@ impl Sentinel {
         alive.filter(names).count()
     }
 
-    /// Orders a failover and waits for it; answers the new master.
+    /// Requests a failover and waits for it. Returns the new master.
     ///
     /// # Panics
     /// When it does not happen.
@@ -85,7 +85,7 @@ impl Sentinel {
             let reply = self.sentinels[0].command(&["SENTINEL", "FAILOVER", NAME]);
             let accepted = !reply.is_error() || reply.text().starts_with("INPROG");
             if !accepted {
-                // NOGOODSLAVE: it has not yet looked at the replica closely enough.
+                // NOGOODSLAVE: it does not yet know enough about the replica.
                 std::thread::sleep(Duration::from_millis(100));
             }
             accepted.then_some(())
@@ -93,7 +93,7 @@ impl Sentinel {
         self.wait_for_new_master(old)
     }
 
-    /// Kills the master; answers its port, for [`Sentinel::wait_for_new_master`].
+    /// Kills the master. Returns its port, for [`Sentinel::wait_for_new_master`].
     pub fn kill_master(&self) -> u16 {
         let master = self.master();
         master.kill();

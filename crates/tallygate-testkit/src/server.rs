@@ -1,4 +1,4 @@
-//! One throwaway server: a real process on a free port of 127.0.0.1, gone when dropped.
+//! One throwaway server: a real process on a free port of 127.0.0.1, killed when dropped.
 
 mod builder;
 
@@ -25,12 +25,12 @@ pub use builder::Builder;
 /// For commands of the control connection.
 const CONTROL_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A running server. All methods take `&self`, so that one thread may hurt it while others use it.
+/// A running server. All methods take `&self`, so that one thread can break it while others use it.
 #[derive(Debug)]
 pub struct Server {
     flavour: Flavour,
     args: Vec<String>,
-    /// How the control connection authenticates: the arguments of `AUTH`.
+    /// The arguments of `AUTH` for the control connection.
     control_auth: Vec<String>,
     password: Option<String>,
     port: Port,
@@ -43,42 +43,42 @@ pub struct Server {
     folder: TempDir,
 }
 
-/// Why a server did not come up.
+/// The reason why a server did not come up.
 enum Failure {
     PortTaken,
     Other(String),
 }
 
 impl Server {
-    /// A `redis-server` to configure.
+    /// Builds a `redis-server`.
     pub fn redis() -> Builder {
         Builder::new(Flavour::Redis)
     }
 
-    /// A `valkey-server` to configure.
+    /// Builds a `valkey-server`.
     pub fn valkey() -> Builder {
         Builder::new(Flavour::Valkey)
     }
 
-    /// A server of this flavour to configure.
+    /// Builds a server of this kind.
     pub fn of(flavour: Flavour) -> Builder {
         Builder::new(flavour)
     }
 
-    /// Which server it is.
+    /// The kind of server.
     #[must_use]
     pub fn flavour(&self) -> Flavour {
         self.flavour
     }
 
-    /// Where clients connect, as `tallygate-redis` reads it: the Unix socket or TLS (with `?ca=`) if it has one, else
-    /// plain TCP; with the password, if any.
+    /// The URL for clients of `tallygate-redis`: the Unix socket or TLS (with `?ca=`) if it has one, else plain TCP;
+    /// with the password, if any.
     #[must_use]
     pub fn url(&self) -> String {
         self.url_for(&self.password.as_deref().map_or_else(String::new, |password| format!(":{}@", encode(password))))
     }
 
-    /// The same for a user made with [`Builder::acl`].
+    /// The same for a user created with [`Builder::acl`].
     #[must_use]
     pub fn url_as(&self, user: &str, password: &str) -> String {
         self.url_for(&format!("{}:{}@", encode(user), encode(password)))
@@ -92,26 +92,26 @@ impl Server {
         }
     }
 
-    /// The address clients use: the TLS one, if it has one.
+    /// The address for clients: the TLS one, if it has one.
     #[must_use]
     pub fn addr(&self) -> SocketAddr {
         (Ipv4Addr::LOCALHOST, self.port()).into()
     }
 
-    /// The port clients use: the TLS one, if it has one.
+    /// The port for clients: the TLS one, if it has one.
     #[must_use]
     pub fn port(&self) -> u16 {
         let port = self.tls.as_ref().map_or(&self.port, |(port, _)| port);
         port.number()
     }
 
-    /// The port of the cluster bus, of a cluster node.
+    /// The port of the cluster bus.
     #[must_use]
     pub fn bus_port(&self) -> Option<u16> {
         self.bus.as_ref().map(Port::number)
     }
 
-    /// The authority that signed its certificate.
+    /// The path of the CA certificate.
     ///
     /// # Panics
     /// Without [`Builder::tls`].
@@ -127,7 +127,7 @@ impl Server {
         self.folder.path()
     }
 
-    /// What it has written to its log since its last start.
+    /// Its log since the last start.
     #[must_use]
     pub fn log(&self) -> String {
         fs::read_to_string(self.log_path()).unwrap_or_default()
@@ -149,7 +149,7 @@ impl Server {
         child.as_mut().is_some_and(|child| child.try_wait().unwrap().is_none())
     }
 
-    /// A control connection: plain TCP, full rights, whatever is configured for clients.
+    /// A control connection: plain TCP with full permissions, whatever is configured for clients.
     ///
     /// # Errors
     /// When the server does not answer.
@@ -167,7 +167,7 @@ impl Server {
         Ok(connection)
     }
 
-    /// Runs a command on a fresh control connection. A refusal is a value: [`Reply::Error`].
+    /// Runs a command on a new control connection. An error reply is a value: [`Reply::Error`].
     ///
     /// # Errors
     /// When the server does not answer.
@@ -175,7 +175,7 @@ impl Server {
         self.connect()?.call(args)
     }
 
-    /// Runs a command on a fresh control connection. A refusal is a value: [`Reply::Error`].
+    /// Runs a command on a new control connection. An error reply is a value: [`Reply::Error`].
     ///
     /// # Panics
     /// When the server does not answer.
@@ -193,12 +193,12 @@ impl Server {
         field(&self.try_command(&["INFO"]).ok()?.text(), name)
     }
 
-    /// Freezes it: connections are still accepted by the kernel, nothing answers.
+    /// Stops it (SIGSTOP): the kernel still accepts connections, but nothing answers.
     pub fn stop(&self) {
         self.signal(Signal::STOP);
     }
 
-    /// Lets it run again.
+    /// Continues it (SIGCONT).
     pub fn cont(&self) {
         self.signal(Signal::CONT);
     }
@@ -206,10 +206,10 @@ impl Server {
     fn signal(&self, signal: Signal) {
         let child = self.child.lock().unwrap();
         let child = child.as_ref().expect("it runs");
-        kill_process(Pid::from_child(child), signal).expect("it is our child, not yet waited for");
+        kill_process(Pid::from_child(child), signal).expect("it is our child and has not been waited for");
     }
 
-    /// Ends it at once, as a crash would: SIGKILL.
+    /// Kills it with SIGKILL, like a crash.
     pub fn kill(&self) {
         if let Some(mut child) = self.child.lock().unwrap().take() {
             // Fails only if it has already exited.
@@ -227,19 +227,19 @@ impl Server {
         self.kill();
         match self.launch() {
             Ok(()) => {}
-            Err(Failure::PortTaken) => panic!("port {} was taken meanwhile", self.port.number()),
+            Err(Failure::PortTaken) => panic!("port {} was taken in the meantime", self.port.number()),
             Err(Failure::Other(reason)) => panic!("{reason}"),
         }
     }
 
-    /// Sets its wall clock apart from the real one by this many microseconds; every command sent after this sees it.
+    /// Sets the offset of its wall clock in microseconds; every later command sees it.
     ///
     /// # Panics
     /// Without [`Builder::skewed_clock`].
     pub fn skew(&self, micros: i64) {
         let clock = self.clock.as_ref();
         clock.expect("started with .skewed_clock()").skew(micros);
-        // Valkey 9 reads the clock at most once in a millisecond.
+        // Valkey 9 reads the clock at most once per millisecond.
         std::thread::sleep(Duration::from_millis(2));
     }
 
@@ -282,7 +282,7 @@ impl Server {
         Ok(())
     }
 
-    /// By process id: another server may hold the port that ours is about to fail to bind.
+    /// By process id, because another server may have the port that ours fails to bind.
     fn answers_as(&self, pid: u32) -> bool {
         let answered = || {
             let mut connection = self.connect()?;

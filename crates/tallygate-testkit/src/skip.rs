@@ -1,18 +1,18 @@
-//! Tests that are skipped, told apart from those that passed: libtest knows no such outcome for a test that runs.
+//! Reports skipped tests: libtest has no such outcome for a test that has started.
 
 use std::fs::OpenOptions;
 use std::io::Write;
 use std::{env, thread};
 
-/// `cargo xtask test` names a file here, and counts its lines as skipped instead of passed.
+/// `cargo xtask test` sets this to a file, and counts its lines as skipped instead of passed.
 const VARIABLE: &str = "TALLYGATE_SKIPPED";
 
-/// Reports the test that runs on this thread as skipped if the variable holds a reason to. The test must return then.
+/// Reports the test on this thread as skipped if the variable is set to a reason. The test must then return.
 pub(crate) fn skipped_by(variable: &str, what: &str) -> bool {
     let Some(reason) = env::var(variable).ok().filter(|reason| !reason.is_empty()) else { return false };
     eprintln!("SKIPPED without {what}: {reason}");
     if let Some(path) = env::var_os(VARIABLE) {
-        // libtest names the thread of a test after it.
+        // libtest names the thread of a test after the test.
         let test = thread::current().name().unwrap_or("main").to_owned();
         let binary = env::current_exe().unwrap_or_default();
         let binary = binary.file_name().unwrap_or_default().to_string_lossy();

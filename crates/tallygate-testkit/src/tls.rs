@@ -1,11 +1,11 @@
-//! A certificate authority and a server certificate, made anew for each server.
+//! A CA and a server certificate, generated for each server.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
 
-/// Where the files are.
+/// The paths of the files.
 #[derive(Debug)]
 pub(crate) struct Certificates {
     pub(crate) ca: PathBuf,

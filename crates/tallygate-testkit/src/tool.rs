@@ -1,4 +1,4 @@
-//! Programs of others that tests drive: proxies, monitors, linters.
+//! External programs that tests use: proxies, monitors, linters.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -6,10 +6,10 @@ use std::process::Command;
 use crate::find::locate;
 use crate::skip::skipped_by;
 
-/// One of them.
+/// An external program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Tool {
-    /// The proxy that asks over gRPC.
+    /// The proxy that uses gRPC.
     Envoy,
     /// The proxy with `auth_request`.
     Nginx,
@@ -17,20 +17,20 @@ pub enum Tool {
     Caddy,
     /// The proxy with `forwardAuth`.
     Traefik,
-    /// The monitor.
+    /// The monitoring server.
     Prometheus,
-    /// What checks and tests the rules of the monitor.
+    /// Checks and tests the rules of Prometheus.
     Promtool,
-    /// What checks container files.
+    /// Checks container files.
     Hadolint,
-    /// What checks Kubernetes manifests.
+    /// Checks Kubernetes manifests.
     KubernetesValidate,
-    /// What checks an HTTP API against its description.
+    /// Checks an HTTP API against its description.
     Schemathesis,
 }
 
 impl Tool {
-    /// All of them.
+    /// All tools.
     pub const ALL: [Self; 9] = [
         Self::Envoy,
         Self::Nginx,
@@ -59,7 +59,8 @@ impl Tool {
         }
     }
 
-    /// The binary: from the environment (`TALLYGATE_ENVOY` and so on), else what `cargo xtask` fetched, else from `PATH`.
+    /// The path of the binary: from the environment (`TALLYGATE_ENVOY` and so on), else as fetched by `cargo xtask`,
+    /// else from `PATH`.
     ///
     /// # Panics
     /// When there is none: a test that needs it never passes without it.
@@ -77,8 +78,8 @@ impl Tool {
         Command::new(self.binary())
     }
 
-    /// False only when `TALLYGATE_SKIP_ENVOY=<reason>` (and so on) is set: then the test is reported as skipped, and must
-    /// return. A missing binary alone is no reason to skip.
+    /// False only if `TALLYGATE_SKIP_ENVOY=<reason>` (and so on) is set: then the test is reported as skipped, and must
+    /// return. A missing binary alone is not a reason to skip.
     #[must_use]
     pub fn available(self) -> bool {
         !skipped_by(&self.variable("SKIP_"), self.binary_name())

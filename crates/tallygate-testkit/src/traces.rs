@@ -1,4 +1,4 @@
-//! Twins: any trace of calls, on any clock, is answered the same by two stores.
+//! Twins: two stores give the same answers to any trace of calls, on any clock.
 
 mod call;
 mod chapter;
@@ -14,11 +14,12 @@ use call::{Answer, Ask};
 use chapter::Chapter;
 pub(crate) use chapter::micros;
 
-/// Random calls to ask of two limiters. A trace is sequential; run many at once with different prefixes and clocks.
+/// Random calls to two limiters. A trace is sequential; run many at once with different prefixes and clocks.
 ///
-/// It is told in chapters of some hundred steps, each with keys, limits and a time of its own. In a chapter the clock
-/// moves by anything from nothing to three windows and to the very edges of waits and windows; calls are checks of one
-/// and of several limits, peeks, refunds, resets and mistakes; limits get other numbers while their keys are in use.
+/// It consists of chapters of some hundred steps, each with its own keys, limits and time. In a chapter the clock moves
+/// by anything from nothing to three windows, and to the exact edges of waits and windows. Calls are checks of one and
+/// of several limits, peeks, refunds, resets and invalid calls; limits change their numbers while their keys are in
+/// use.
 #[derive(Debug, Clone)]
 pub struct Trace {
     algorithm: Algorithm,
@@ -28,7 +29,7 @@ pub struct Trace {
     backward: bool,
 }
 
-/// Where two stores differ.
+/// The first difference between two stores.
 #[derive(Debug)]
 pub struct Mismatch {
     trace: Trace,
@@ -39,9 +40,9 @@ pub struct Mismatch {
     answers: [String; 2],
 }
 
-/// A store whose states can be looked at as they are stored.
+/// A store whose stored states can be inspected.
 pub trait Inspected: Store {
-    /// The state of a check; `None` if it cannot be looked at.
+    /// The state of a check; `None` if it cannot be inspected.
     fn inspect(&self, check: &Check<'_>) -> impl Future<Output = Option<Stored>> + Send;
 }
 
@@ -54,7 +55,7 @@ impl Inspected for MemoryStore {
     }
 }
 
-/// A store whose states nobody looks at.
+/// A store whose states are not inspected.
 #[derive(Debug)]
 pub struct Opaque<'s, S>(pub &'s S);
 
@@ -70,11 +71,11 @@ impl<S: Store> Inspected for Opaque<'_, S> {
     }
 }
 
-/// After how many steps the states of a call are compared, besides all states at the end of a chapter.
+/// The states of a call are compared after this many steps, and all states at the end of a chapter.
 const COMPARED: usize = 8;
 
-/// How many steps before a mismatch are told.
-const TOLD: usize = 15;
+/// The number of steps before a mismatch that are reported.
+const REPORTED: usize = 15;
 
 impl Trace {
     /// `steps` calls, most of them under a limit of `algorithm`.
@@ -82,14 +83,14 @@ impl Trace {
         Self { algorithm, seed, steps, prefix: format!("{algorithm}-{seed:x}"), backward: false }
     }
 
-    /// Begins all names of keys with this. Unless said, the algorithm and the seed.
+    /// Sets the prefix of all key names. Defaults to the algorithm and the seed.
     #[must_use]
     pub fn prefix(mut self, prefix: impl Into<String>) -> Self {
         self.prefix = prefix.into();
         self
     }
 
-    /// Lets the clock step back and flap as well. Only for two stores that never forget: what one has forgotten shows
+    /// Lets the clock step back and flap as well. Only for two stores that never drop a state: a dropped one is missed
     /// when time returns to before its expiry.
     #[must_use]
     pub fn backward(mut self) -> Self {
@@ -97,7 +98,7 @@ impl Trace {
         self
     }
 
-    /// Asks both stores the same, each on the clock it decides by, and compares what they answer and what they keep; answers how
+    /// Puts the same calls to both stores, each on its own clock, and compares what they answer and store. Returns how
     /// many calls were denied.
     pub async fn run<A: Inspected, B: Inspected>(
         &self,
@@ -108,7 +109,7 @@ impl Trace {
         let (mut step, mut number, mut denied) = (0, 0, 0);
         while step < self.steps {
             let mut chapter = Chapter::new(&mut random, &self.prefix, number, self.algorithm, self.backward);
-            let mut story = VecDeque::with_capacity(TOLD + 1);
+            let mut story = VecDeque::with_capacity(REPORTED + 1);
             let mut left = random.between(50, 400);
             while left > 0 && step < self.steps && !chapter.is_over() {
                 let call = chapter.next(&mut random);
@@ -118,7 +119,7 @@ impl Trace {
                 chapter.learn(&call, &answers[0]);
                 denied += usize::from(answers[0].denied());
                 story.push_back(format!("at {} {call} -> {}", chapter.now(), answers[0]));
-                if story.len() > TOLD {
+                if story.len() > REPORTED {
                     story.pop_front();
                 }
                 let last = left == 1 || step + 1 == self.steps;
@@ -144,9 +145,9 @@ impl Trace {
     }
 }
 
-/// The first state that the stores keep differently, as each keeps it.
+/// The first state that the stores keep differently, as stored by each.
 async fn differing<A: Inspected, B: Inspected>(one: &A, two: &B, asks: &[Ask]) -> Option<[String; 2]> {
-    // A sorted set without members is no key.
+    // A sorted set without members is not a key.
     let means_nothing = |state: &EncodedState| *state == EncodedState::SortedSet(Vec::new());
     for ask in asks {
         let check = ask.check();
@@ -165,8 +166,8 @@ impl fmt::Display for Mismatch {
         for limit in &self.limits {
             writeln!(f, "  {limit}")?;
         }
-        for told in &self.story {
-            writeln!(f, "  {told}")?;
+        for line in &self.story {
+            writeln!(f, "  {line}")?;
         }
         let [one, two] = &self.answers;
         write!(f, "one: {one}\ntwo: {two}")

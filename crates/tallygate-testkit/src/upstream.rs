@@ -1,4 +1,4 @@
-//! What stands behind a proxy: a web server that remembers what it was asked.
+//! A web server behind a proxy, which records its requests.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -22,7 +22,7 @@ pub struct Upstream {
 struct Shared {
     answer: Box<Answer>,
     requests: Mutex<Vec<Request>>,
-    /// Those open, by number.
+    /// Open connections, by number.
     connections: Mutex<HashMap<usize, TcpStream>>,
     closing: AtomicBool,
 }
@@ -44,7 +44,7 @@ impl Upstream {
         Self::answering(move |_| response.clone())
     }
 
-    /// Answers as the function says, which several connections may call at once.
+    /// Answers with this function, which several connections may call at once.
     ///
     /// # Panics
     /// When no port can be bound.
@@ -63,25 +63,25 @@ impl Upstream {
         Self { addr, shared, acceptor: Some(acceptor) }
     }
 
-    /// Where it listens.
+    /// The address it listens on.
     #[must_use]
     pub fn addr(&self) -> SocketAddr {
         self.addr
     }
 
-    /// Where it listens, on 127.0.0.1.
+    /// The port it listens on, on 127.0.0.1.
     #[must_use]
     pub fn port(&self) -> u16 {
         self.addr.port()
     }
 
-    /// What it was asked so far, oldest first. A request is there before its answer is sent.
+    /// The requests so far, oldest first. A request is recorded before its response is sent.
     #[must_use]
     pub fn requests(&self) -> Vec<Request> {
         self.shared.requests.lock().unwrap().clone()
     }
 
-    /// What it was asked since the last call.
+    /// The requests since the last call.
     pub fn take(&self) -> Vec<Request> {
         std::mem::take(&mut self.shared.requests.lock().unwrap())
     }
@@ -112,7 +112,7 @@ fn accept(listener: &TcpListener, shared: &Arc<Shared>) {
         shared.connections.lock().unwrap().insert(number, kept);
         let shared = Arc::clone(shared);
         thread::spawn(move || {
-            // A client that goes away, or sends what is no HTTP, has its connection closed.
+            // If a client disconnects, or does not send HTTP, its connection is closed.
             let _ = serve(stream, &shared);
             shared.connections.lock().unwrap().remove(&number);
         });

@@ -1,4 +1,4 @@
-//! Waiting for something outside this process, with a limit and a name for what did not come.
+//! Waits for something outside this process, with a limit and a name.
 
 use std::thread;
 use std::time::{Duration, Instant};

@@ -1,11 +1,11 @@
-//! Ends our servers when this process dies without dropping them: killed, aborted, or holding them in a static.
+//! Kills our servers when this process dies without dropping them: killed, aborted, or holding them in a static.
 
 use std::io::Write;
 use std::path::Path;
 use std::process::{ChildStdin, Command, Stdio};
 use std::sync::{Mutex, OnceLock};
 
-/// Its input closes when we die, however we die; then it ends what we have not reported as ended.
+/// Its standard input closes when we die, however we die; then it kills every process that was not reported as ended.
 const SCRIPT: &str = r#"
 trap '' INT TERM HUP
 set -f

@@ -1,4 +1,4 @@
-//! A web proxy as people deploy it, in front of whatever its configuration names.
+//! A web proxy as used in production, in front of anything its configuration names.
 
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -8,7 +8,7 @@ use tempfile::TempDir;
 use crate::daemon::{Daemon, Ready};
 use crate::tool::Tool;
 
-/// A route of our own, which answers without asking anybody: Traefik listens before it has read its routes.
+/// Our own route, which answers by itself: Traefik listens before it has read its routes.
 const TRAEFIK_READY: &str = r#"
 http:
   routers:
@@ -22,7 +22,8 @@ http:
       redirectRegex: { regex: ".*", replacement: "/ready" }
 "#;
 
-/// A running one. Its configuration is the caller's, ports filled in; they should be held by a [`crate::Port`] each.
+/// A running proxy. The caller supplies the configuration, including the ports; each should be held by a
+/// [`crate::Port`].
 #[derive(Debug)]
 pub struct Proxy {
     port: u16,
@@ -39,7 +40,7 @@ impl Proxy {
     pub fn envoy(config: &str, ports: &[u16]) -> Self {
         let folder = folder(&[("envoy.yaml", config)]);
         let mut command = Tool::Envoy.command();
-        // Hot restarts share memory by number: two tests would meet there.
+        // Hot restarts share memory by number, so two tests would collide.
         command.args(["--config-path", "envoy.yaml", "--disable-hot-restart", "--concurrency", "1"]);
         Self::start(Daemon::start(command, folder, &listening(ports)), ports)
     }
@@ -70,7 +71,7 @@ impl Proxy {
         let folder = folder(&[("Caddyfile", caddyfile)]);
         let mut command = Tool::Caddy.command();
         command.args(["run", "--config", "Caddyfile", "--adapter", "caddyfile"]);
-        // Else: a port that all of them share, and files in the user's home.
+        // The defaults are a port that all of them share, and files in the user's home.
         command.env("CADDY_ADMIN", format!("unix/{}", folder.path().join("admin.sock").display()));
         for variable in ["HOME", "XDG_DATA_HOME", "XDG_CONFIG_HOME"] {
             command.env(variable, folder.path());
@@ -100,7 +101,7 @@ impl Proxy {
         Self { port: *ports.first().expect("a proxy listens somewhere"), daemon }
     }
 
-    /// Where clients ask: the first of its ports.
+    /// The address for clients: the first of its ports.
     #[must_use]
     pub fn addr(&self) -> SocketAddr {
         (Ipv4Addr::LOCALHOST, self.port).into()

@@ -1,4 +1,4 @@
-//! The small HTTP client and server understand each other, and what real ones send.
+//! The HTTP client and server understand each other, and real ones.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
@@ -58,7 +58,7 @@ fn a_kept_connection_carries_bodies_of_every_kind() {
 }
 
 #[test]
-fn a_body_of_many_chunks_is_put_together() {
+fn a_body_of_many_chunks_is_assembled() {
     let addr = saying(
         b"HTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\nHTTP/1.1 200 OK\r\ntransfer-encoding: Chunked\r\n\r\n\
         3;extension=1\r\nabc\r\nA\r\n0123456789\r\n0\r\nTrailer: x\r\n\r\n",

@@ -1,4 +1,4 @@
-//! The kit itself: it does what tests rely on, and leaves nothing behind.
+//! The testkit itself: it does what tests rely on, and leaves nothing behind.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on must stop")]
 #![allow(clippy::disallowed_methods, reason = "measures real servers in real time")]
 

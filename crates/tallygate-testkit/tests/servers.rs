@@ -1,4 +1,4 @@
-//! The throwaway servers do what tests will rely on, and leave nothing behind.
+//! The throwaway servers do what tests rely on, and leave nothing behind.
 
 use std::io::ErrorKind;
 use std::path::Path;
@@ -55,7 +55,7 @@ fn drop_ends_a_stopped_server_too() {
     assert!(!process_exists(pid));
 }
 
-/// Runs itself again in a process of its own, which holds a server, and kills that process.
+/// Runs itself in a new process, which holds a server, and kills that process.
 #[test]
 fn a_killed_test_leaves_no_server() {
     const HOLD: &str = "TALLYGATE_TESTKIT_HOLD";
@@ -234,7 +234,7 @@ fn sentinel_replaces_a_killed_master() {
 }
 
 #[test]
-fn parallel_starts_never_meet() {
+fn parallel_starts_never_share_a_port() {
     let servers: Vec<Server> = std::thread::scope(|scope| {
         let starts: Vec<_> = (0..8).map(|_| scope.spawn(|| Server::redis().start())).collect();
         starts.into_iter().map(|start| start.join().unwrap()).collect()

@@ -1,4 +1,4 @@
-//! The programs of others run, do what tests will rely on, and leave nothing behind.
+//! The external programs run, do what tests rely on, and leave nothing behind.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -61,7 +61,7 @@ http:
   services: { upstream: { loadBalancer: { servers: [{ url: http://127.0.0.1:UPSTREAM }] } } }
 ";
 
-/// Starts it, asks through it over one connection, and sees it gone.
+/// Starts it, sends requests through it over one connection, and checks that it is gone.
 fn carries(tool: Tool, start: impl Fn(&dyn Fn(&str) -> String, u16) -> Proxy) {
     if !tool.available() {
         return;
@@ -144,7 +144,7 @@ fn prometheus_scrapes_and_answers() {
         "global: {{ scrape_interval: 100ms, scrape_timeout: 100ms }}\nscrape_configs:\n\
          - {{ job_name: test, static_configs: [{{ targets: ['127.0.0.1:{up}', '127.0.0.1:{down}'] }}] }}\n"
     ));
-    // Waited for, as a scrape may come late on a busy machine.
+    // With a wait, because a scrape may be late on a busy machine.
     let seen = |expression: &str, label: &str, wanted: &[(&str, f64)]| {
         until(expression, PATIENCE, || {
             let samples = prometheus.query(expression);
@@ -189,7 +189,7 @@ fn a_daemon_that_fails_to_come_up_shows_its_log() {
 #[test]
 fn a_daemon_gets_signals_and_is_waited_for() {
     let script = "trap 'echo again' HUP; trap 'echo bye; exit 7' TERM; echo up; while :; do sleep 0.01; done";
-    // A shell cannot trap a signal that was ignored when it started, as SIGHUP is below `nohup`.
+    // A shell cannot trap a signal that was ignored when it started, as SIGHUP is under `nohup`.
     let mut command = Command::new("env");
     command.args(["--default-signal=HUP,TERM", "sh", "-c", script]);
     let daemon = Daemon::start(command, tempfile::tempdir().unwrap(), &[]);

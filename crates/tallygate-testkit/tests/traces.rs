@@ -4,7 +4,7 @@ use tallygate::{Algorithm, Call, Check, Decision, ManualClock, MemoryStore, Stor
 use tallygate_testkit::FaultyStore;
 use tallygate_testkit::traces::{Inspected, Stored, Trace};
 
-/// A store that forgets to charge one call in a thousand.
+/// A store that does not charge one call in a thousand.
 struct Careless(FaultyStore);
 
 impl Store for Careless {

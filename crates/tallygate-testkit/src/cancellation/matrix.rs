@@ -1,4 +1,4 @@
-//! Makes the calls, waits until nothing is under way, and judges what is left.
+//! Makes the calls, waits until nothing is in flight, and verifies the states.
 
 use std::sync::Arc;
 use std::thread;
@@ -10,26 +10,26 @@ use super::scene::{Case, Scene};
 use super::{States, WHEN_WOKEN};
 use crate::wait::PATIENCE;
 
-/// Nothing is under way any more if no state has changed for so long.
+/// Nothing is in flight any more if no state has changed for this long.
 const QUIET: Duration = Duration::from_millis(50);
-/// The less often of two ways to poll is when the call asks for it; this is the other.
+/// Futures are polled when woken, or this often.
 const OFTEN: Duration = Duration::from_micros(50);
-/// No call takes more polls than this.
+/// The maximum number of polls of a call.
 const MOST_POLLS: usize = 2000;
 
-/// Which states are right after a call, of all its limits together.
+/// Which states are right after a call, for all its limits together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Then {
-    /// Those before it.
+    /// Those before the call.
     Before,
-    /// Those after all of it.
+    /// Those after the complete call.
     After,
-    /// The ones or the others: all of it was done, or nothing.
+    /// Either of the two: everything was done, or nothing.
     Either,
 }
 
 impl Then {
-    /// After so many polls. What gives back, and was begun, is done whether or not somebody waits for it.
+    /// After this many polls. A call that gives back, once begun, is completed even if it is dropped.
     pub fn polled(verb: Verb, polls: usize, answered: bool) -> Self {
         match verb.effect() {
             _ if answered => Self::After,
@@ -40,38 +40,38 @@ impl Then {
     }
 }
 
-/// Calls that were made, and how far they came.
+/// The calls that were made, and how far they got.
 #[derive(Debug)]
 pub struct Matrix<T> {
     states: T,
     calls: Vec<(Case, Then, String)>,
 }
 
-/// What became of the calls of a matrix.
+/// Totals of the calls of a matrix.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Summary {
-    /// All of them.
+    /// All calls.
     pub calls: usize,
-    /// Those that could have been charged or not: they were dropped under way.
+    /// Those that may or may not have been charged: they were dropped in flight.
     pub dropped: usize,
-    /// Those of them that were done all the same.
+    /// Those of them that were completed.
     pub done: usize,
 }
 
 impl<T: States> Matrix<T> {
-    /// No calls yet.
+    /// Creates a matrix without calls.
     pub fn new(states: T) -> Self {
         Self { states, calls: Vec::new() }
     }
 
-    /// Makes one call, of callers that no other call is about. `run` says which states are right then.
+    /// Makes one call, with callers that no other call uses. `run` returns which states are right then.
     pub fn call(&mut self, scene: &Arc<Scene>, verb: Verb, how: &str, run: impl FnOnce(&Case) -> Then) {
         let case = self.prepare(scene, verb);
         let then = run(&case);
         self.calls.push((case, then, how.to_owned()));
     }
 
-    /// Prepares calls, lets `begin` happen, and then makes them.
+    /// Prepares calls, runs `begin`, and then makes them.
     pub fn together(
         &mut self,
         calls: &[(&Arc<Scene>, Verb)],
@@ -90,8 +90,8 @@ impl<T: States> Matrix<T> {
         }
     }
 
-    /// Makes a call for each scene and verb, once for each number of polls until it is answered. `run` polls as often as it is
-    /// told to, at most so long apart; it says which states are right then, and whether it was answered.
+    /// Makes a call for each scene and verb, once for each number of polls until it is answered. `run` polls the given
+    /// number of times, at most this far apart, and returns which states are right then, and whether it was answered.
     pub fn every_poll(
         &mut self,
         scenes: &[Arc<Scene>],
@@ -126,7 +126,7 @@ impl<T: States> Matrix<T> {
         case
     }
 
-    /// Waits until nothing is under way, and judges the states of every call.
+    /// Waits until nothing is in flight, and verifies the states of every call.
     ///
     /// # Panics
     /// When some are wrong.
@@ -145,7 +145,7 @@ impl<T: States> Matrix<T> {
                 summary.done += usize::from(used == case.after());
             }
             if !right.contains(&used) {
-                wrong.push(format!("{case:?}, {how}: {used:?} are used, and right is {right:?}"));
+                wrong.push(format!("{case:?}, {how}: {used:?} are used, expected {right:?}"));
             }
         }
         let first = &wrong[..wrong.len().min(10)];
@@ -169,7 +169,7 @@ impl<T: States> Matrix<T> {
             if now == before {
                 return now;
             }
-            assert!(start.elapsed() < PATIENCE, "the states go on changing");
+            assert!(start.elapsed() < PATIENCE, "the states keep changing");
             before = now;
         }
     }

@@ -1,4 +1,4 @@
-//! The calls that are dropped: which limits they meet, and what is right before and after them.
+//! The calls that are dropped: their limits, and the right states before and after.
 
 use std::fmt;
 use std::sync::Arc;
@@ -11,35 +11,35 @@ use tallygate::{
 
 use crate::random::Random;
 
-/// What every call asks of each of its limits.
+/// The cost of every call, for each of its limits.
 const COST: u64 = 3;
-/// Each entry of a descriptor is a subject, and in a cluster most likely a slot, of its own.
+/// Each entry of a descriptor is a separate subject, and in a cluster most likely a separate slot.
 const ENTRIES: [&str; 4] = ["user", "tenant", "address", "plan"];
-/// An entry that chooses among the policies of a scene: all of them, or one by its name.
+/// An entry that selects policies of a scene: all of them, or one by its name.
 const ONLY: &str = "only";
 
-/// The limits that a call meets.
+/// The limits of a call.
 #[derive(Debug)]
 pub struct Scene {
     domain: String,
     parts: Vec<Part>,
 }
 
-/// One of these limits.
+/// One of the limits.
 struct Part {
     policy: Policy,
     entry: &'static str,
     room: Room,
 }
 
-/// How much there is of a limit when the call comes.
+/// How much of a limit is left before the call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Room {
-    /// As much as it asks for.
+    /// As much as the cost.
     Enough,
     /// Less.
     TooLittle,
-    /// Less, as there never is as much.
+    /// Less, because the capacity is less.
     NeverEnough,
     /// The limit is zero.
     Zero,
@@ -48,7 +48,7 @@ enum Room {
 const ROOMS: [Room; 4] = [Room::Enough, Room::TooLittle, Room::NeverEnough, Room::Zero];
 
 impl Room {
-    /// The limit, and what of it is used before the call.
+    /// The limit, and the units used before the call.
     fn numbers(self) -> (u64, u64) {
         match self {
             Self::Enough => (10, 2),
@@ -59,18 +59,18 @@ impl Room {
     }
 }
 
-/// The words that a part is made of.
+/// What a part is made of.
 type Words = (Mode, Room, Excess, &'static str);
 
 impl Scene {
-    /// The shapes that matter most, then single limits of every kind, then `more` sets of limits that follow from `seed`.
+    /// The most important shapes, then single limits of every kind, then `more` random sets of limits from `seed`.
     pub fn generate(seed: u64, more: usize) -> Vec<Arc<Self>> {
         use Excess::{Drain, Refuse};
         use Mode::{Enforce, Quota, Shadow};
         use Room::{Enough, TooLittle};
         let [user, tenant, address, plan] = ENTRIES;
         let mut scenes: Vec<Vec<Words>> = vec![
-            // A caller over its own limit, under that of its tenant.
+            // A caller over its own limit, but under that of its tenant.
             vec![(Enforce, TooLittle, Refuse, user), (Enforce, Enough, Refuse, tenant)],
             vec![(Enforce, Enough, Refuse, user), (Enforce, TooLittle, Refuse, user), (Enforce, Enough, Refuse, user)],
             vec![(Enforce, Enough, Refuse, user), (Enforce, Enough, Refuse, tenant), (Enforce, Enough, Refuse, plan)],
@@ -96,7 +96,7 @@ impl Scene {
         scenes.into_iter().enumerate().map(|(at, parts)| Arc::new(Self::new(at, parts))).collect()
     }
 
-    /// A call that meets more limits than a store is asked about at once: the rest of them are shadows.
+    /// A call with more limits than fit into one call to a store: the rest are shadows.
     pub fn large() -> Arc<Self> {
         let part = |place: usize| {
             let mode = if place < Call::MAX_CHECKS { Mode::Enforce } else { Mode::Shadow };
@@ -113,7 +113,7 @@ impl Scene {
             let algorithm = Algorithm::ALL[(at + place) % Algorithm::ALL.len()];
             let limit = Limit::builder(room.numbers().0, year).algorithm(algorithm).build().expect("a limit");
             let policy = Policy::new(format!("p{place}"), &domain, Some(limit)).expect("it has a name");
-            // A store that fails must not pass for one that is left alone.
+            // A failing store must not look like one that was not asked.
             let policy = policy.with_mode(mode).with_excess(excess).with_on_error(OnError::Deny);
             Part { policy, entry, room }
         };
@@ -126,12 +126,12 @@ impl Scene {
         &self.domain
     }
 
-    /// How many limits there are.
+    /// The number of limits.
     pub fn count(&self) -> usize {
         self.parts.len()
     }
 
-    /// Whether the limits are about more than one subject.
+    /// Whether the limits have more than one subject.
     pub fn has_several_subjects(&self) -> bool {
         self.parts.iter().any(|part| part.entry != self.parts[0].entry)
     }
@@ -141,7 +141,7 @@ impl Scene {
         self.enforced() && self.has_quota()
     }
 
-    /// Whether those that enforce let the call pass.
+    /// Whether the enforcing limits let the call pass.
     fn enforced(&self) -> bool {
         self.parts.iter().all(|part| part.policy.mode() != Mode::Enforce || part.room == Room::Enough)
     }
@@ -163,10 +163,10 @@ impl Scene {
 
 /// The policies of all scenes.
 pub fn policies(scenes: &[Arc<Scene>]) -> PolicySet {
-    PolicySet::new(scenes.iter().map(|scene| scene.domain_of_rules()).collect()).expect("each has a name of its own")
+    PolicySet::new(scenes.iter().map(|scene| scene.domain_of_rules()).collect()).expect("the names are distinct")
 }
 
-/// The same, as a server reads them.
+/// The same as a policy file.
 pub fn yaml(scenes: &[Arc<Scene>]) -> String {
     let mut text = "policies:\n".to_owned();
     for part in scenes.iter().flat_map(|scene| &scene.parts) {
@@ -186,12 +186,12 @@ pub fn yaml(scenes: &[Arc<Scene>]) -> String {
     text
 }
 
-/// One call to a scene, of callers that no other call is about.
+/// One call to a scene, with callers that no other call uses.
 #[derive(Clone)]
 pub struct Case {
     scene: Arc<Scene>,
     verb: Verb,
-    /// What all entries of its descriptor say.
+    /// The value of all entries of its descriptor.
     caller: String,
     subjects: Vec<Subject>,
 }
@@ -203,29 +203,29 @@ impl Case {
         Self { scene: Arc::clone(scene), verb, caller, subjects }
     }
 
-    /// The limits that it meets.
+    /// Its limits.
     pub fn scene(&self) -> &Scene {
         &self.scene
     }
 
-    /// What is to be done.
+    /// Its verb.
     pub fn verb(&self) -> Verb {
         self.verb
     }
 
-    /// How many units it is about.
+    /// Its cost.
     pub fn cost(&self) -> Cost {
         Cost::new(COST).expect("a cost")
     }
 
-    /// A check of one of its states, for itself.
+    /// A separate check of one of its states.
     pub fn state(&self, place: usize) -> Check<'_> {
         let policy = &self.scene.parts[place].policy;
         let key = Key::new(policy.key_name(), &self.subjects[place]).expect("a key");
         Check::new(key, policy.limit().expect("each has a limit"))
     }
 
-    /// What a store is asked.
+    /// The checks for a store.
     pub fn checks(&self) -> Vec<Check<'_>> {
         let check = |(place, part): (usize, &Part)| {
             let check = self.state(place).cost(self.cost()).with_mode(part.policy.mode());
@@ -235,18 +235,18 @@ impl Case {
         self.scene.parts.iter().enumerate().map(check).collect()
     }
 
-    /// What policies are asked about: all that the scene has.
+    /// The descriptor that matches all policies of the scene.
     pub fn descriptor(&self) -> Descriptor {
         ENTRIES.iter().fold(Descriptor::new().with(ONLY, "all"), |known, entry| known.with(*entry, &self.caller))
     }
 
-    /// What the policy at `place` alone is asked about.
+    /// The descriptor that matches only the policy at `place`.
     pub fn descriptor_of(&self, place: usize) -> Descriptor {
         let part = &self.scene.parts[place];
         Descriptor::new().with(ONLY, part.policy.name()).with(part.entry, &self.caller)
     }
 
-    /// What is asked.
+    /// The question to policies.
     pub fn ask(&self) -> Ask {
         Ask { descriptor: self.descriptor(), action: Action::new(self.verb, self.cost()), limit: None }
     }
@@ -256,17 +256,17 @@ impl Case {
         matches!(self.verb, Verb::Refund | Verb::Reset) || self.scene.allows()
     }
 
-    /// The most that can be had of each limit.
+    /// The capacity of each limit.
     pub fn capacities(&self) -> Vec<u64> {
         self.scene.parts.iter().map(|part| part.room.numbers().0).collect()
     }
 
-    /// The units in use of each limit before the call.
+    /// The used units of each limit before the call.
     pub fn before(&self) -> Vec<u64> {
         self.scene.parts.iter().map(|part| part.room.numbers().1).collect()
     }
 
-    /// Those in use after all of it.
+    /// The used units of each limit after the complete call.
     pub fn after(&self) -> Vec<u64> {
         let (enforced, allowed) = (self.scene.enforced(), self.scene.allows());
         let after = |part: &Part| {
@@ -274,7 +274,7 @@ impl Case {
             match self.verb {
                 Verb::Check => {
                     let asked = match part.policy.mode() {
-                        // What does not fit drains, whatever becomes of the others.
+                        // A cost that does not fit is drained, whatever the others answer.
                         Mode::Enforce => allowed || part.room != Room::Enough,
                         Mode::Quota => enforced,
                         Mode::Shadow => allowed,

@@ -1,10 +1,11 @@
-//! What is told about the future comes true.
+//! Reported waits and remainders are exact.
 
 use super::Rig;
 use super::scene::{Rounds, STEPS};
 use crate::traces::micros;
 
-/// Property 3: admitted exactly at `retry_after`, denied a microsecond before, and told the same instant all along.
+/// Property 3: admitted exactly at `retry_after`, denied a microsecond before, and the reported instant does not
+/// change.
 pub async fn honest_wait<R: Rig>(rig: &R, seed: u64, steps: usize) {
     for mut scene in Rounds::new(rig, "honest_wait", seed, steps) {
         for _ in 0..STEPS / 2 {
@@ -15,10 +16,10 @@ pub async fn honest_wait<R: Rig>(rig: &R, seed: u64, steps: usize) {
             let (least, most) = (left + 1, scene.limit.capacity());
             let cost = if scene.random.chance(50) { least } else { scene.random.between(least, most) };
             let denied = scene.check("s", cost).await;
-            scene.must(!denied.allowed(), "more is given than remained");
+            scene.must(!denied.allowed(), "more is admitted than remained");
             let wait = micros(denied.retry_after().unwrap_or_default());
-            scene.must(wait > 0, "a denied call is told to come back at once");
-            scene.must(wait <= scene.full(), "the wait is longer than the limit takes to forget");
+            scene.must(wait > 0, "a denied call reports no wait");
+            scene.must(wait <= scene.full(), "the wait is longer than a full refill");
             if !scene.has_time_for(wait) {
                 break;
             }
@@ -28,7 +29,7 @@ pub async fn honest_wait<R: Rig>(rig: &R, seed: u64, steps: usize) {
             scene.must(!later.allowed(), "admitted before retry_after");
             scene.must(
                 scene.now() + micros(later.retry_after().unwrap_or_default()) == start + wait,
-                "another instant is told on the way",
+                "the reported instant changed",
             );
             scene.set(start + wait - 1);
             scene.must(!scene.check("s", cost).await.allowed(), "admitted a microsecond before retry_after");
@@ -38,7 +39,7 @@ pub async fn honest_wait<R: Rig>(rig: &R, seed: u64, steps: usize) {
     }
 }
 
-/// Property 4: exactly `remaining` more units pass at the same instant.
+/// Property 4: exactly `remaining` more units fit at the same instant.
 pub async fn honest_remaining<R: Rig>(rig: &R, seed: u64, steps: usize) {
     for mut scene in Rounds::new(rig, "honest_remaining", seed, steps) {
         for _ in 0..STEPS / 4 {
@@ -50,12 +51,12 @@ pub async fn honest_remaining<R: Rig>(rig: &R, seed: u64, steps: usize) {
                 let cost = if calls == 1 { left } else { scene.random.between(1, left) };
                 let status = scene.check("s", cost).await;
                 scene.must(status.allowed(), "what remained is refused");
-                scene.must(status.remaining() == left - cost, "the remainder does not fall by the cost");
+                scene.must(status.remaining() == left - cost, "`remaining` does not fall by the cost");
                 left -= cost;
                 calls = calls.saturating_sub(1).max(1);
             }
             let over = scene.check("s", 1).await;
-            scene.must(!over.allowed() && over.remaining() == 0, "more than remained is given");
+            scene.must(!over.allowed() && over.remaining() == 0, "more than remained is admitted");
         }
     }
 }

@@ -1,10 +1,10 @@
-//! A store under test, and the time it decides by.
+//! A store under test, and its clock.
 
 use std::future::Future;
 
 use tallygate::{Limiter, ManualClock, MemoryStore, Store, Timestamp};
 
-/// A store on a clock that the properties move. Not shared between properties that run at once: they move its clock.
+/// A store on a manual clock, which the properties move: properties that run at once must not share it.
 pub trait Rig: Sync {
     /// The store.
     type Store: Store;
@@ -12,15 +12,15 @@ pub trait Rig: Sync {
     /// A limiter over the store.
     fn limiter(&self) -> &Limiter<Self::Store>;
 
-    /// What the store takes the time from.
+    /// The clock of the store.
     fn clock(&self) -> &ManualClock;
 
-    /// Whether the store drops states by this clock. If not (it keeps them, or drops them by a clock of its own much
-    /// later), time may also return to before an expiry. A store whose expiries run on real time must keep states for
-    /// the length of a test, since here a microsecond passes whenever a property says so.
+    /// Whether the store drops states by this clock. If not (it keeps them, or drops them much later by its own clock),
+    /// time may also return to before an expiry. A store whose TTLs run in real time must keep states for the length of
+    /// a test, because time only advances when a property says so.
     fn forgets(&self) -> bool;
 
-    /// Names a key that would live for ever, if there is one.
+    /// Returns the name of a key without a TTL as an error, if there is one.
     fn every_key_expires(&self) -> impl Future<Output = Result<(), String>> + Send;
 }
 
@@ -33,12 +33,12 @@ pub struct MemoryRig {
 }
 
 impl MemoryRig {
-    /// A store that drops what has expired, as in use.
+    /// A store that drops expired states, as in production.
     pub fn swept() -> Self {
         Self::new(true)
     }
 
-    /// A store that never forgets.
+    /// A store that never drops a state.
     pub fn unswept() -> Self {
         Self::new(false)
     }

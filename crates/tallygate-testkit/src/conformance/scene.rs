@@ -1,4 +1,4 @@
-//! One limit on a few fresh keys of a rig, and the story so far, told when a property fails.
+//! One limit on a few new keys of a rig, and the calls so far, printed when a property fails.
 
 use std::collections::VecDeque;
 use std::fmt::Display;
@@ -11,10 +11,10 @@ use super::Rig;
 use crate::random::Random;
 use crate::traces::micros;
 
-/// Rounds begin in 2001 or soon after; a round ends before 2112, up to which instants are promised to be exact.
+/// Rounds begin in 2001 or soon after and end before 2112, up to which instants are guaranteed to be exact.
 const EARLIEST: u64 = 1_000_000_000_000_000;
 const LATEST: u64 = 4_480_000_000_000_000;
-const TOLD: usize = 25;
+const REPORTED: usize = 25;
 
 pub(super) struct Scene<'r, R> {
     pub(super) rig: &'r R,
@@ -26,7 +26,7 @@ pub(super) struct Scene<'r, R> {
     story: Mutex<VecDeque<String>>,
 }
 
-/// How a property spends its steps: each round has a limit of its own, the algorithms taking turns.
+/// How a property spends its steps: each round has its own limit, and the algorithms alternate.
 pub(super) struct Rounds<'r, R> {
     rig: &'r R,
     property: &'static str,
@@ -76,7 +76,7 @@ impl<R: Rig> Scene<'_, R> {
         *decision.binding()
     }
 
-    /// Looks whether `units` would fit.
+    /// Asks whether `units` would fit.
     pub(super) async fn peek(&self, subject: &str, units: u64) -> Status {
         let decision = self.decide(subject, units, true).await.unwrap_or_else(|error| self.fail(error));
         *decision.binding()
@@ -113,7 +113,7 @@ impl<R: Rig> Scene<'_, R> {
         found.unwrap_or_else(|error| self.fail(error))
     }
 
-    /// The name that no other property, round or seed uses.
+    /// A name that no other property, round or seed uses.
     pub(super) fn subject(&self, name: &str) -> String {
         format!("{}-{name}", self.tag)
     }
@@ -131,7 +131,7 @@ impl<R: Rig> Scene<'_, R> {
         self.rig.clock().set(Timestamp::from_micros(to));
     }
 
-    /// Whether `more` microseconds from now is still a time that is promised to be exact.
+    /// Whether instants are still guaranteed to be exact `more` microseconds from now.
     pub(super) fn has_time_for(&self, more: u64) -> bool {
         self.now() + more <= LATEST
     }
@@ -144,8 +144,8 @@ impl<R: Rig> Scene<'_, R> {
         micros(self.limit.full_after())
     }
 
-    /// Moves the clock, often not at all or to an edge, and asks the same for each of the subjects, who have all lived
-    /// the same: they must be answered the same.
+    /// Moves the clock, often not at all or to an edge, and makes the same call for each of the subjects. They have the
+    /// same history, so their answers must be the same.
     pub(super) async fn stir(&mut self, subjects: &[&str]) -> Status {
         let before = self.peek(subjects[0], 1).await;
         let wait = micros(before.retry_after().unwrap_or_default());
@@ -165,7 +165,7 @@ impl<R: Rig> Scene<'_, R> {
         let status = self.check(subjects[0], cost).await;
         for other in &subjects[1..] {
             let same = self.check(other, cost).await;
-            self.must(same == status, format_args!("{other} is answered otherwise than {}", subjects[0]));
+            self.must(same == status, format_args!("{other} is answered differently from {}", subjects[0]));
         }
         status
     }
@@ -173,7 +173,7 @@ impl<R: Rig> Scene<'_, R> {
     fn tell(&self, what: impl Display) {
         let mut story = self.story.lock().unwrap();
         story.push_back(format!("at {} {what}", self.rig.clock().now()));
-        if story.len() > TOLD {
+        if story.len() > REPORTED {
             story.pop_front();
         }
     }

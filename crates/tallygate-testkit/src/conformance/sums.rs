@@ -7,12 +7,12 @@ use tallygate::{Algorithm, Check, Cost, Key, Status, Timestamp, history};
 use super::Rig;
 use super::scene::{Rounds, STEPS};
 
-/// Property 2: no span admits more than the bound of the algorithm; and each answer is the one the algorithm gives.
+/// Property 2: no span admits more than the bound of the algorithm, and each answer is that of the algorithm.
 pub async fn bound<R: Rig>(rig: &R, seed: u64, steps: usize) {
     for mut scene in Rounds::new(rig, "bound", seed, steps) {
         let mut records = Vec::new();
         for _ in 0..STEPS {
-            // Near the edge, where a mistake would show: often the next call comes just when it may.
+            // Near the edge, where an error would show: often the next call comes exactly when it may.
             let left = scene.peek("s", 1).await.remaining();
             let cost = scene.random.cost(&scene.limit, left);
             let decision = scene.decide("s", cost.get(), false).await.unwrap_or_else(|error| scene.fail(error));
@@ -38,7 +38,7 @@ pub async fn bound<R: Rig>(rig: &R, seed: u64, steps: usize) {
     }
 }
 
-/// Property 7: several limits are charged all or none, and each is answered for itself.
+/// Property 7: several limits are charged all or none, and each is answered separately.
 pub async fn all_or_none<R: Rig>(rig: &R, seed: u64, steps: usize) {
     for mut scene in Rounds::new(rig, "all_or_none", seed, steps) {
         let algorithms: Vec<Algorithm> =
@@ -64,18 +64,24 @@ pub async fn all_or_none<R: Rig>(rig: &R, seed: u64, steps: usize) {
             let before = alone(rig, &checks).await;
             let decision = rig.limiter().check_all(&checks).await.unwrap_or_else(|error| scene.fail(error));
             let after = alone(rig, &checks).await;
-            let told = format!("{checks:?}\n  before {before:?}\n  answer {decision:?}\n  after {after:?}");
-            scene.must(decision.allowed() == before.iter().all(Status::allowed), format_args!("wrong outcome: {told}"));
-            scene.must(decision.decided_at() == Timestamp::from_micros(scene.now()), "decided as of another instant");
+            let details = format!("{checks:?}\n  before {before:?}\n  answer {decision:?}\n  after {after:?}");
+            scene.must(
+                decision.allowed() == before.iter().all(Status::allowed),
+                format_args!("wrong outcome: {details}"),
+            );
+            scene.must(decision.decided_at() == Timestamp::from_micros(scene.now()), "decided at another instant");
             if decision.allowed() {
                 for (at, check) in checks.iter().enumerate() {
                     let left = before[at].remaining() - check.cost.get();
                     let right = after[at].remaining() == left && decision.statuses()[at].remaining() == left;
-                    scene.must(right, format_args!("check {at} was not charged its cost: {told}"));
+                    scene.must(right, format_args!("check {at} was not charged its cost: {details}"));
                 }
             } else {
-                scene.must(after == before, format_args!("denied, and yet something was charged: {told}"));
-                scene.must(decision.statuses() == before, format_args!("not each answered for itself: {told}"));
+                scene.must(after == before, format_args!("denied, but something was charged: {details}"));
+                scene.must(
+                    decision.statuses() == before,
+                    format_args!("the checks are not answered separately: {details}"),
+                );
             }
             let by = scene.random.spread(1, scene.window());
             if scene.random.chance(60) && scene.has_time_for(by) {
@@ -85,7 +91,7 @@ pub async fn all_or_none<R: Rig>(rig: &R, seed: u64, steps: usize) {
     }
 }
 
-/// What each check would be answered by itself.
+/// The answer to each check on its own.
 async fn alone<R: Rig>(rig: &R, checks: &[Check<'_>]) -> Vec<Status> {
     let mut statuses = Vec::new();
     for check in checks {

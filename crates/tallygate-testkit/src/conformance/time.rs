@@ -9,18 +9,19 @@ use crate::traces::micros;
 /// Room to step back by three times this.
 const LONGEST: u64 = 10 * 365 * 86_400 * 1_000_000;
 
-/// Property 8: a clock that steps back, or flaps, never admits more, and never blocks longer than one full refill more.
+/// Property 8: a clock that steps back, or flaps, never admits more, and never blocks longer than one additional
+/// refill.
 ///
-/// Time is taken to stand still while the clock is behind the last charge: in that time the bound holds, and waits stay
-/// honest. A clock behind by more than the limit takes to forget is believed: what was used stays used as of then, so
-/// nothing is regained by the step itself, and nobody waits longer than for a full refill.
+/// While the clock is behind the last charge, time counts as standing still: the bound holds on that time, and waits
+/// stay exact. A clock that is behind by more than a full refill is adopted: what was used stays used as of then, so
+/// the step itself regains nothing, and nobody waits longer than a full refill.
 pub async fn backward_time<R: Rig>(rig: &R, seed: u64, steps: usize) {
     for mut scene in Rounds::new(rig, "backward", seed, steps) {
         if scene.full() > LONGEST {
             continue;
         }
         let left = scene.limit.capacity();
-        let mut held = Held { at: 0, told_at: 0, left, retry_at: 0, reset_at: 0, latest: scene.now() };
+        let mut held = Held { at: 0, read_at: 0, left, retry_at: 0, reset_at: 0, latest: scene.now() };
         let mut records = Vec::new();
         let mut flaps_to = None;
         for _ in 0..STEPS / 4 {
@@ -36,7 +37,7 @@ pub async fn backward_time<R: Rig>(rig: &R, seed: u64, steps: usize) {
             if believed {
                 judge(&scene, &records);
                 let carried = scene.peek("s", 1).await.remaining() < scene.limit.capacity();
-                // A window begun by its first call goes on as of now, if anything is used in it.
+                // A window started by its first call continues as of now, if anything is used in it.
                 let begun = history::Record::bare(Timestamp::from_micros(scene.now()), 0, true);
                 records = if carried { vec![begun] } else { Vec::new() };
                 held.at = scene.now();
@@ -53,19 +54,19 @@ pub async fn backward_time<R: Rig>(rig: &R, seed: u64, steps: usize) {
     }
 }
 
-/// What the key must remember.
+/// What the key must have stored.
 struct Held {
-    /// The instant of the last charge, had the clock never stepped back; or when it was last believed.
+    /// The instant of the last charge, had the clock never stepped back; or when the clock was last adopted.
     at: u64,
-    /// Where the clock stood then.
-    told_at: u64,
+    /// The reading of the clock then.
+    read_at: u64,
     /// What was left then.
     left: u64,
-    /// When the whole capacity was then told to be free again.
+    /// When the whole capacity was then reported to be free again.
     retry_at: u64,
-    /// When nothing was then told to count any more.
+    /// When the limit was then reported to be completely unused again.
     reset_at: u64,
-    /// The latest the clock has been since.
+    /// The latest reading of the clock since.
     latest: u64,
 }
 
@@ -74,11 +75,11 @@ impl Held {
         let status = scene.peek("s", scene.limit.capacity()).await;
         let wait = micros(status.retry_after().unwrap_or_default());
         let had = self.retry_at.saturating_sub(scene.now());
-        scene.must(wait <= scene.full().max(if believed { 0 } else { had }), "it waits longer than it was told to");
-        scene.must(wait <= 2 * scene.full(), "it waits longer than one refill more than a full one");
-        // The weight of a previous window follows the clock, behind or not, and counts for more the earlier it stands.
+        scene.must(wait <= scene.full().max(if believed { 0 } else { had }), "the wait is longer than reported before");
+        scene.must(wait <= 2 * scene.full(), "the wait is longer than two full refills");
+        // The weight of a previous window follows the clock, behind or not: the earlier, the more it counts.
         let weighs = scene.limit.algorithm() == Algorithm::SlidingCounter;
-        if scene.now() <= if weighs { self.told_at } else { self.at } {
+        if scene.now() <= if weighs { self.read_at } else { self.at } {
             scene.must(status.remaining() <= self.left, "something was regained while the clock was behind");
         }
     }
@@ -100,12 +101,12 @@ impl Held {
             let wait = micros(whole.retry_after().unwrap_or_default());
             let reset_at = scene.now() + micros(whole.reset_after());
             let (left, retry_at) = (whole.remaining(), scene.now() + wait);
-            *self = Self { at: self.at, told_at: scene.now(), left, retry_at, reset_at, latest: scene.now() };
+            *self = Self { at: self.at, read_at: scene.now(), left, retry_at, reset_at, latest: scene.now() };
         }
         status.allowed()
     }
 
-    /// Waits stay honest wherever the clock stands.
+    /// Waits stay exact wherever the clock stands.
     async fn wait<R: Rig>(&mut self, scene: &Scene<'_, R>, records: &mut Vec<history::Record>) {
         let left = scene.peek("s", 1).await.remaining();
         if left == scene.limit.capacity() {
@@ -113,7 +114,7 @@ impl Held {
         }
         let denied = scene.check("s", left + 1).await;
         let wait = micros(denied.retry_after().unwrap_or_default());
-        scene.must(wait > 0, "more is given than remained");
+        scene.must(wait > 0, "more is admitted than remained");
         if scene.has_time_for(wait) {
             scene.advance(wait - 1);
             self.latest = self.latest.max(scene.now() + 1);
@@ -124,10 +125,10 @@ impl Held {
     }
 }
 
-/// Moves the clock; answers whether it stands so far back that it is believed.
+/// Moves the clock. Returns whether it is so far back that it is adopted.
 fn step<R: Rig>(scene: &mut Scene<'_, R>, held: &Held, flaps_to: &mut Option<u64>) -> bool {
     let (now, full) = (scene.now(), scene.full());
-    // What a store has dropped shows when time returns to before its expiry.
+    // A dropped state is missed when time returns to before its expiry.
     let forgotten = scene.rig.forgets() && held.latest >= held.reset_at;
     // Not so far back that the state's own time, which is not later than the last charge, could be out of reach.
     let nearest = held.at.saturating_sub(full);
@@ -136,7 +137,8 @@ fn step<R: Rig>(scene: &mut Scene<'_, R>, held: &Held, flaps_to: &mut Option<u64
         3..=5 => now + scene.random.spread(1, scene.window()),
         6 if !forgotten => nearest.min(now),
         7 if !forgotten && held.reset_at > 0 && held.at > 4 * full => {
-            // So far back that the state's own time, which is less than a full refill before the last charge, is.
+            // So far back that the state's own time, which is less than a full refill before the last charge, is out of
+            // reach.
             let to = held.at - 2 * full - scene.random.spread(1, full);
             scene.set(to);
             return true;
@@ -156,6 +158,6 @@ fn step<R: Rig>(scene: &mut Scene<'_, R>, held: &Held, flaps_to: &mut Option<u64
 fn judge<R: Rig>(scene: &Scene<'_, R>, records: &[history::Record]) {
     let report = history::bound(&scene.limit, records);
     if let Some(violation) = report.violations.first() {
-        scene.fail(format_args!("with time held while the clock was behind: {violation}"));
+        scene.fail(format_args!("on a time that stands still while the clock is behind: {violation}"));
     }
 }

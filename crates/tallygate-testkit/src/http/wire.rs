@@ -1,8 +1,8 @@
-//! Messages as they stand on the wire.
+//! Reading and writing HTTP messages.
 
 use std::io::{self, BufRead, Error, ErrorKind, Write};
 
-/// What a body is that no header tells the length of.
+/// What a body without a length is.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Unmarked {
     /// In a request.
@@ -19,13 +19,13 @@ pub(crate) fn invalid(line: &str) -> Error {
     Error::new(ErrorKind::InvalidData, format!("not HTTP/1.1: {line:?}"))
 }
 
-/// What comes before the body.
+/// Everything before the body.
 pub(crate) struct Head {
     pub(crate) first: String,
     pub(crate) headers: Vec<(String, String)>,
 }
 
-/// `None` when the other side has closed instead.
+/// `None` if the other side has closed the connection.
 pub(crate) fn read_head(reader: &mut impl BufRead) -> io::Result<Option<Head>> {
     if reader.fill_buf()?.is_empty() {
         return Ok(None);
@@ -54,7 +54,7 @@ pub(crate) fn read_body(
             let (size, _extension) = line.split_once(';').unwrap_or((&line, ""));
             let size = usize::from_str_radix(size.trim(), 16).map_err(|_| invalid(&line))?;
             if size == 0 {
-                // Trailers, which nobody asked for.
+                // Trailers are ignored.
                 while !read_line(reader)?.is_empty() {}
                 return Ok(body);
             }
@@ -71,7 +71,7 @@ pub(crate) fn read_body(
     Ok(body)
 }
 
-/// In one piece, so that no packet waits for another. The headers are completed by the length of the body, if any.
+/// Writes in one piece, so that no packet waits for another. Adds the length of the body, if any, to the headers.
 pub(crate) fn write(
     writer: &mut impl Write,
     first: &str,
@@ -109,7 +109,7 @@ fn is_chunked(headers: &[(String, String)]) -> bool {
     header(headers, "transfer-encoding").is_some_and(|coding| coding.eq_ignore_ascii_case("chunked"))
 }
 
-/// Without its end, which it must have.
+/// A line without its line end, which is required.
 fn read_line(reader: &mut impl BufRead) -> io::Result<String> {
     let mut line = String::new();
     reader.read_line(&mut line)?;

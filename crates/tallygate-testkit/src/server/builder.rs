@@ -1,4 +1,4 @@
-//! How a server shall be started.
+//! How to start a server.
 
 use std::fs;
 use std::path::Path;
@@ -11,13 +11,13 @@ use crate::port::Port;
 use crate::tls::Certificates;
 use crate::wait;
 
-/// Its password is no secret: the server listens on loopback, for the length of a test.
+/// The password is not a secret: the server listens on loopback, for the length of a test.
 const CONTROL_USER: &str = "testkit";
 const CONTROL_PASSWORD: &str = "testkit";
 
 const ATTEMPTS: usize = 10;
 
-/// What to start; [`Builder::start`] starts it.
+/// Builds a server; [`Builder::start`] starts it.
 #[derive(Debug, Clone)]
 #[must_use]
 pub struct Builder {
@@ -30,7 +30,7 @@ pub struct Builder {
     skewed_clock: bool,
     cluster: bool,
     replica: bool,
-    /// The port of the master to watch.
+    /// The port of the master to monitor.
     sentinel_of: Option<u16>,
 }
 
@@ -50,43 +50,43 @@ impl Builder {
         }
     }
 
-    /// A setting, as on the command line: `.arg("--maxmemory", "8mb")`. A later one wins.
+    /// Adds a setting, as on the command line: `.arg("--maxmemory", "8mb")`. The last one wins.
     pub fn arg(mut self, name: &str, value: &str) -> Self {
         self.args.extend([name.to_owned(), value.to_owned()]);
         self
     }
 
-    /// A password for the default user.
+    /// Sets the password of the default user.
     pub fn password(mut self, password: &str) -> Self {
         self.password = Some(password.to_owned());
         self
     }
 
-    /// A user, as in an ACL file: `.acl("user alice on >secret ~rl:* -@all +get")`. May be called again.
+    /// Adds a user, as in an ACL file: `.acl("user alice on >secret ~rl:* -@all +get")`.
     pub fn acl(mut self, line: &str) -> Self {
         self.acl.push(line.to_owned());
         self
     }
 
-    /// Serves TLS with a certificate of its own authority; the control connection stays plain.
+    /// Serves TLS with a certificate of a new CA; the control connection stays plain.
     pub fn tls(mut self) -> Self {
         self.tls = true;
         self
     }
 
-    /// Serves a Unix socket too, and `url()` names it.
+    /// Also serves a Unix socket, and `url()` points to it.
     pub fn unix_socket(mut self) -> Self {
         self.unix_socket = true;
         self
     }
 
-    /// Its wall clock can be moved, live, with [`Server::skew`].
+    /// Lets its wall clock be moved at run time with [`Server::skew`].
     pub fn skewed_clock(mut self) -> Self {
         self.skewed_clock = true;
         self
     }
 
-    /// A replica of that server; started when its first synchronisation is done.
+    /// Makes it a replica of that server; started when its first synchronisation is done.
     pub fn replica_of(mut self, master: &Server) -> Self {
         self.replica = true;
         let address = format!("127.0.0.1 {}", master.port.number());
@@ -100,19 +100,19 @@ impl Builder {
         this
     }
 
-    /// A node of a cluster, alone as yet.
+    /// Makes it a node of a cluster, without other nodes yet.
     pub(crate) fn cluster(mut self) -> Self {
         self.cluster = true;
         self
     }
 
-    /// A sentinel that watches the master on this port, under the name `tallygate`.
+    /// Makes it a sentinel that monitors the master on this port, under the name `tallygate`.
     pub(crate) fn sentinel_of(mut self, master_port: u16) -> Self {
         self.sentinel_of = Some(master_port);
         self
     }
 
-    /// Starts it, and waits until it answers.
+    /// Starts the server, and waits until it answers.
     ///
     /// # Panics
     /// When there is no binary, or it does not come up: with its log.
@@ -162,7 +162,7 @@ impl Builder {
         args.set("--dir", server.folder().display());
         args.set("--save", "");
         args.set("--appendonly", "no");
-        // Otherwise each first synchronisation waits 5 s for more replicas to come.
+        // Otherwise each first synchronisation waits 5 s for more replicas.
         args.set("--repl-diskless-sync-delay", 0);
         if let Some(socket) = &server.socket {
             args.set("--unixsocket", socket.display());
@@ -194,7 +194,7 @@ impl Builder {
         server
     }
 
-    /// With an ACL file `requirepass` is ignored: the default user's password goes in the file too.
+    /// With an ACL file `requirepass` is ignored, so the default user's password goes in the file too.
     fn write_acl(&self, folder: &Path) -> String {
         let secret = match &self.password {
             Some(password) => format!(">{password}"),
@@ -213,7 +213,7 @@ impl Builder {
     }
 }
 
-/// A sentinel rewrites its configuration as it learns: it needs a file of its own, and a restart reads what it wrote.
+/// A sentinel rewrites its configuration: it needs its own file, and a restart reads what it wrote.
 fn sentinel_args(folder: &Path, port: u16, master_port: u16) -> Vec<String> {
     let path = folder.join("sentinel.conf");
     let text = format!(

@@ -1,4 +1,4 @@
-//! One call of a trace, and what it is answered.
+//! One call of a trace, and its answer.
 
 use std::fmt;
 
@@ -13,7 +13,7 @@ pub(super) struct Ask {
     pub(super) cost: Cost,
     pub(super) mode: Mode,
     pub(super) excess: Excess,
-    /// Whether a cost above the capacity is cut to it, and denied for good, or is a mistake.
+    /// Whether a cost above the capacity is capped, and always denied, or is an invalid question.
     pub(super) cut: bool,
     pub(super) charged_at: Option<Timestamp>,
 }
@@ -58,7 +58,7 @@ impl From<Decision> for Answer {
 }
 
 impl Answer {
-    /// Whether a state that was reset was still there, spent, is left to the store.
+    /// Whether a reset state still existed after it had expired is up to the store.
     pub(super) fn is_like(&self, other: &Self, verb: Verb) -> bool {
         match (self, other) {
             (Self::Decided { .. }, Self::Decided { .. }) if verb == Verb::Reset => true,

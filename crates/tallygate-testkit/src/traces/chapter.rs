@@ -1,4 +1,4 @@
-//! Some hundred steps of a trace over the same few keys: where the clock goes, and what is asked next.
+//! Some hundred steps of a trace over the same few keys: where the clock goes, and which call is next.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use super::call::{Answer, Ask, Call};
 use crate::random::Random;
 
 const SUBJECTS: usize = 3;
-/// Clocks run from 2001 on; none goes beyond 2112, up to which instants are promised to be exact.
+/// Clocks start from 2001 on; none goes beyond 2112, up to which instants are guaranteed to be exact.
 const EARLIEST: u64 = 1_000_000_000_000_000;
 const LATEST: u64 = 4_480_000_000_000_000;
 
@@ -23,7 +23,7 @@ pub(super) struct Chapter {
     known: HashMap<(String, String), Known>,
 }
 
-/// What was last heard of a key.
+/// The last known status of a key.
 #[derive(Default, Clone, Copy)]
 struct Known {
     remaining: Option<u64>,
@@ -90,7 +90,7 @@ impl Chapter {
                 if random.chance(5) {
                     asks[0].limit = zero(&asks[0].limit);
                 }
-                // Half of them are of policies that all enforce, as the calls of a limiter are.
+                // In half of them all policies enforce, as in the calls of a limiter.
                 if random.chance(50) {
                     for ask in &mut asks {
                         ask.mode = random.pick(Mode::ALL);
@@ -113,7 +113,7 @@ impl Chapter {
         }
     }
 
-    /// Remembers what a call was answered, to aim the next ones.
+    /// Remembers the answer to a call, to aim the next ones.
     pub(super) fn learn(&mut self, call: &Call, answer: &Answer) {
         let Answer::Decided { statuses, .. } = answer else { return };
         if !matches!(call.verb, Verb::Check | Verb::Peek) {
@@ -157,7 +157,7 @@ impl Chapter {
         }
         let known = self.known.get(&(ask.policy.clone(), ask.subject.clone())).copied().unwrap_or_default();
         let window = micros(ask.limit.window());
-        // One microsecond before, at, or after what matters.
+        // One microsecond before, at, or after an interesting instant.
         let edge = |random: &mut Random, at: u64| at + random.between(0, 2) - 1;
         let to = match random.between(0, 99) {
             0..=24 => self.now,
@@ -174,7 +174,7 @@ impl Chapter {
         self.now = to.min(LATEST);
     }
 
-    /// Back by anything up to three times what the limit takes to forget; often to return at once.
+    /// Back by up to three full refills; often to return at once.
     fn step_back(&mut self, random: &mut Random, ask: &Ask) -> u64 {
         let full = micros(ask.limit.full_after());
         let by = match random.between(0, 3) {
@@ -192,7 +192,7 @@ fn call(verb: Verb, asks: Vec<Ask>) -> Call {
 }
 
 fn zero(limit: &Limit) -> Limit {
-    Limit::builder(0, limit.window()).algorithm(limit.algorithm()).build().expect("nothing per any window")
+    Limit::builder(0, limit.window()).algorithm(limit.algorithm()).build().expect("zero works with any window")
 }
 
 pub(crate) fn micros(duration: Duration) -> u64 {

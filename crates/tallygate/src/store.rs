@@ -57,7 +57,8 @@ impl<S: Counters> Counters for Arc<S> {
 
 /// The error of a store that could not answer. A denial is never an error: it is a value.
 ///
-/// The variants differ in whether the call may have been charged, which decides whether it is safe to ask again.
+/// The variants differ in whether the call [may have been charged](StoreError::may_have_charged), which decides whether it
+/// is safe to ask again. The cause is part of the message.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum StoreError {
@@ -117,6 +118,39 @@ impl StoreError {
             Self::Refused { .. } => "refused",
             Self::NewerFormat { .. } => "newer_format",
             Self::Corrupt { .. } => "corrupt",
+        }
+    }
+
+    /// Whether the call may have been charged: asking again could then charge twice. If false, nothing was charged, with
+    /// the one exception that [`Refused`](Self::Refused) names.
+    pub fn may_have_charged(&self) -> bool {
+        match self {
+            Self::Ambiguous { .. } | Self::Corrupt { .. } => true,
+            Self::Unavailable { .. } | Self::Overloaded { .. } | Self::Refused { .. } | Self::NewerFormat { .. } => {
+                false
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_an_error_that_may_have_charged_forbids_asking_again() {
+        let reason = || String::from("r");
+        let errors = [
+            (StoreError::Unavailable { reason: reason() }, false),
+            (StoreError::Ambiguous { reason: reason() }, true),
+            (StoreError::Overloaded { in_flight: 1 }, false),
+            (StoreError::Refused { reason: reason(), remedy: reason() }, false),
+            (StoreError::NewerFormat { reason: reason() }, false),
+            (StoreError::Corrupt { reason: reason() }, true),
+        ];
+        assert_eq!(errors.each_ref().map(|(error, _)| error.kind())[..], *StoreError::KINDS);
+        for (error, may_have_charged) in errors {
+            assert_eq!(error.may_have_charged(), may_have_charged, "{error}");
         }
     }
 }

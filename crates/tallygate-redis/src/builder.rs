@@ -42,6 +42,12 @@ pub enum ConnectError {
         /// The prefix.
         prefix: String,
     },
+    /// The URL needs TLS, and there is no crypto provider for it.
+    #[error(
+        "no crypto provider for TLS is installed: call `CryptoProvider::install_default` of rustls at startup, or enable \
+         the feature `tls-ring` or `tls-aws-lc-rs` of tallygate-redis"
+    )]
+    NoCryptoProvider,
     /// The server cannot be used.
     #[error(transparent)]
     Store(#[from] StoreError),

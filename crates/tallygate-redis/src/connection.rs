@@ -10,6 +10,10 @@ mod node;
 mod refresh;
 mod sentinel;
 mod socket;
+#[cfg(feature = "tls")]
+mod tls;
+#[cfg(not(feature = "tls"))]
+#[path = "connection/without_tls.rs"]
 mod tls;
 mod topology;
 

@@ -16,7 +16,7 @@ pub use error::UrlError;
 /// redis+sentinel://[user:password@]a[:26379],b,c/master[/db]   the master its sentinels name
 /// ```
 ///
-/// `rediss+cluster` and `rediss+sentinel` use TLS. Certificates are verified against the system's roots, and against
+/// `rediss+cluster` and `rediss+sentinel` use TLS, which needs a feature (see the [crate](crate#tls)). Certificates are verified against the system's roots, and against
 /// `?ca=/path.pem` in addition. `valkey` is an alias of `redis` in every scheme. The credentials of sentinels are
 /// `?sentinel_user=…&sentinel_password=…`. Debug and display output contain no password.
 #[derive(Clone, PartialEq, Eq)]
@@ -89,6 +89,9 @@ impl FromStr for StoreUrl {
             .find(|(name, ..)| *name == scheme)
             .map(|&(_, form, tls)| (form, tls))
             .ok_or_else(|| UrlError::Scheme { nearest: nearest_scheme(&scheme), written: scheme.clone() })?;
+        if tls && cfg!(not(feature = "tls")) {
+            return Err(UrlError::TlsDisabled { scheme });
+        }
 
         let (authority, tail) = rest.split_at(rest.find(['/', '?', '#']).unwrap_or(rest.len()));
         // Checked first, so that no other message can repeat a part of a password.

@@ -14,6 +14,7 @@ use super::deadline::Deadline;
 use super::failure::Failure;
 use super::node::Node;
 use super::topology::{Route, Topology};
+use crate::builder::ConnectError;
 use crate::scripts::{Script, ScriptRun};
 use crate::url::StoreUrl;
 
@@ -44,7 +45,7 @@ pub(crate) struct Client {
 }
 
 impl Client {
-    pub(crate) async fn connect(url: &StoreUrl, settings: Settings) -> Result<Self, StoreError> {
+    pub(crate) async fn connect(url: &StoreUrl, settings: Settings) -> Result<Self, ConnectError> {
         let topology = Topology::connect(url, &settings).await?;
         let permits = Semaphore::new(settings.in_flight.clamp(1, Semaphore::MAX_PERMITS));
         Ok(Self { topology, permits, settings })

@@ -28,7 +28,7 @@ pub(crate) enum Failure {
     Lost(String),
     /// Sent, and no answer in time.
     TimedOut,
-    /// The script stopped half way, or the reply is not one of ours. With the reply.
+    /// The script stopped half way, or the reply is not from our scripts. With the reply.
     Corrupt(String),
 }
 
@@ -55,8 +55,10 @@ pub(crate) enum Refusal {
     /// The sentinel does not monitor a master of this name.
     UnknownMaster { name: String },
     /// The certificate of the server is not valid, or the host of the URL cannot be in a certificate.
+    #[cfg(feature = "tls")]
     Certificate { error: String },
     /// The port answers, but not with TLS.
+    #[cfg(feature = "tls")]
     NotTls,
 }
 
@@ -126,7 +128,7 @@ impl Failure {
                  with SLOWLOG; tallygate never kills a script, because that cannot undo what it wrote",
             ),
             "ERR" => Self::of_plain(text, reply),
-            // CROSSSLOT among them: keys of one run that do not share a slot are a bug of ours.
+            // CROSSSLOT among them: keys of one run that do not share a slot are a bug in this crate.
             _ => Self::Corrupt(reply),
         }
     }
@@ -238,10 +240,12 @@ impl Refusal {
                  redis+sentinel://host:26379/master-name"
                     .into(),
             ),
+            #[cfg(feature = "tls")]
             Self::Certificate { error } => (
                 format!("the certificate of {at} is not valid: {error}"),
                 "specify its CA with ?ca=/path/ca.pem, and connect by a name that is in the certificate".into(),
             ),
+            #[cfg(feature = "tls")]
             Self::NotTls => (
                 format!("{at} does not speak TLS on this port"),
                 "use redis:// instead of rediss://, or the TLS port".into(),

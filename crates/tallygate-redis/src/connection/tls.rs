@@ -7,18 +7,21 @@ use tallygate::StoreError;
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
+use tokio_rustls::rustls::crypto::CryptoProvider;
 use tokio_rustls::rustls::pki_types::pem::PemObject as _;
 use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName};
 use tokio_rustls::rustls::{self, ClientConfig, RootCertStore};
 
 use super::failure::{Failure, NotSent, Refusal};
+use crate::builder::ConnectError;
 
 #[derive(Clone)]
 pub(crate) struct Tls(TlsConnector);
 
 impl Tls {
     /// Reads the roots once; all connections share them.
-    pub(crate) fn new(ca: Option<&Path>) -> Result<Self, StoreError> {
+    pub(crate) fn new(ca: Option<&Path>) -> Result<Self, ConnectError> {
+        let provider = provider().ok_or(ConnectError::NoCryptoProvider)?;
         let refused = |reason: String, remedy: &str| StoreError::Refused { reason, remedy: remedy.to_owned() };
         let mut roots = RootCertStore::empty();
         roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
@@ -34,16 +37,16 @@ impl Tls {
                 found = true;
             }
             if !found {
-                return Err(unusable(&"it contains none"));
+                return Err(unusable(&"it contains none").into());
             }
         }
         if roots.is_empty() {
             return Err(refused(
                 "the system has no root certificates to verify the server with".into(),
                 "install ca-certificates, or specify a CA: ?ca=/path/ca.pem",
-            ));
+            )
+            .into());
         }
-        let provider = Arc::new(rustls::crypto::ring::default_provider());
         let config = ClientConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()
             .map_err(|error| refused(error.to_string(), "please report this bug"))?
@@ -64,5 +67,25 @@ impl Tls {
                 _ => Failure::NotSent(NotSent::Connect(format!("the TLS handshake failed: {error}"))),
             }
         })
+    }
+}
+
+/// The provider that the application has installed, or else that of the enabled feature. Installs none.
+fn provider() -> Option<Arc<CryptoProvider>> {
+    CryptoProvider::get_default().cloned().or_else(|| provider_of_feature().map(Arc::new))
+}
+
+fn provider_of_feature() -> Option<CryptoProvider> {
+    #[cfg(feature = "tls-aws-lc-rs")]
+    {
+        Some(rustls::crypto::aws_lc_rs::default_provider())
+    }
+    #[cfg(all(feature = "tls-ring", not(feature = "tls-aws-lc-rs")))]
+    {
+        Some(rustls::crypto::ring::default_provider())
+    }
+    #[cfg(not(any(feature = "tls-ring", feature = "tls-aws-lc-rs")))]
+    {
+        None
     }
 }

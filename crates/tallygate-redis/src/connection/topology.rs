@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tallygate::StoreError;
 use tokio::time::Instant;
 
 use super::client::Settings;
@@ -14,6 +13,7 @@ use super::node::Node;
 use super::refresh::Refresh;
 use super::sentinel::Sentinel;
 use super::tls::Tls;
+use crate::builder::ConnectError;
 use crate::url::{Address, Place, StoreUrl};
 
 pub(crate) enum Topology {
@@ -31,7 +31,7 @@ pub(crate) struct Route {
 
 impl Topology {
     /// Connects, so that a wrong URL is an error now and not on the first call.
-    pub(crate) async fn connect(url: &StoreUrl, settings: &Settings) -> Result<Self, StoreError> {
+    pub(crate) async fn connect(url: &StoreUrl, settings: &Settings) -> Result<Self, ConnectError> {
         let tls = if url.tls { Some(Tls::new(url.ca.as_deref())?) } else { None };
         let options = |address: &Address| ConnectOptions {
             address: address.clone(),

@@ -15,6 +15,15 @@ pub enum UrlError {
         /// The closest known scheme.
         nearest: &'static str,
     },
+    /// The scheme needs TLS, and this build does not have it.
+    #[error(
+        "{scheme}:// needs TLS, but tallygate-redis was built without it: enable its feature `tls-ring`, \
+         `tls-aws-lc-rs` or `tls`"
+    )]
+    TlsDisabled {
+        /// The scheme.
+        scheme: String,
+    },
     /// A host is missing.
     #[error("the host is missing: redis://host:6379")]
     NoHost,

@@ -119,7 +119,7 @@ impl Cluster {
     #[must_use]
     pub fn slot_of(&self, key: &[u8]) -> u16 {
         let node = self.nodes.iter().find(|node| node.is_alive());
-        let reply = node.expect("a live node").command(&[b"CLUSTER", b"KEYSLOT".as_slice(), key]);
+        let reply = node.expect("a live node").command(&[b"CLUSTER".as_slice(), b"KEYSLOT", key]);
         u16::try_from(reply.int()).expect("a slot fits")
     }
 

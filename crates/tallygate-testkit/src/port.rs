@@ -6,6 +6,8 @@ use std::{env, process};
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use rustix::fs::{FlockOperation, flock};
+
 /// Below the kernel's range for outgoing connections (32768 and up), so that a killed server can get its port back.
 const FIRST: u32 = 12_000;
 const COUNT: u32 = 20_000;
@@ -33,7 +35,8 @@ impl Port {
             let step = NEXT.fetch_add(1, Ordering::Relaxed);
             let number = u16::try_from(FIRST + start.wrapping_add(step) % COUNT).expect("the range ends below 65536");
             let lock = File::create(folder.join(number.to_string())).expect("the lock folder is ours");
-            if lock.try_lock().is_ok() && TcpListener::bind((Ipv4Addr::LOCALHOST, number)).is_ok() {
+            let locked = flock(&lock, FlockOperation::NonBlockingLockExclusive).is_ok();
+            if locked && TcpListener::bind((Ipv4Addr::LOCALHOST, number)).is_ok() {
                 return Self { number, _lock: lock };
             }
         }

@@ -106,7 +106,7 @@ fn every_format_is_explained() {
     assert_eq!(uploads["policies"][0]["subject"], r"route=/upload/a\,b,user=42");
     let free = edge(&["remote_address=198.51.100.7"]);
     assert_eq!((&free["policies"][0]["limit"], &free["policies"][0]["key"]), (&Value::Null, &Value::Null));
-    assert_eq!(free["answer"]["source"], "no_policy");
+    assert_eq!(free["answer"]["source"], "unlimited");
 
     let shop = explain_json(&["--domain", "shop.example.org", "req.method=POST", "path=/cart", "user_id=7"]);
     assert_eq!(applying(&shop), ["everybody", "orders"]);

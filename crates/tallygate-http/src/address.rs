@@ -1,4 +1,4 @@
-//! Who is calling: the peer of the connection, or whom trusted proxies name.
+//! The client's address: the peer of the connection, or what trusted proxies report.
 
 mod entry;
 mod prefixes;
@@ -17,7 +17,7 @@ use proxies::Trusted;
 
 static X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 
-/// Whom to believe, and in which header they say whom they serve. By default nobody.
+/// Which proxies are trusted, and which header they write. By default none is trusted.
 ///
 /// ```
 /// use tallygate_http::{ForwardedHeader, Trust};
@@ -29,13 +29,13 @@ static X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 /// ```
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Trust {
-    /// Whom.
+    /// The trusted proxies.
     pub proxies: TrustedProxies,
-    /// Where they say it. Only one header is ever read: the proxies in front maintain one, any other is the caller's.
+    /// The header they write. Only this one is read: a client may have sent any other.
     pub header: ForwardedHeader,
 }
 
-/// The header in which proxies name those they serve.
+/// The header in which proxies report the client.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum ForwardedHeader {
     /// `X-Forwarded-For: client, proxy, proxy`.
@@ -43,12 +43,12 @@ pub enum ForwardedHeader {
     XForwardedFor,
     /// `Forwarded: for=client, for=proxy` of RFC 7239.
     Forwarded,
-    /// A header of one address that the edge overwrites, such as `CF-Connecting-IP`. Two of them are none.
+    /// A header of one address that the edge overwrites, such as `CF-Connecting-IP`. Ignored if it occurs twice.
     Single(HeaderName),
 }
 
 impl ForwardedHeader {
-    /// Its name.
+    /// The name of the header.
     pub fn name(&self) -> &HeaderName {
         match self {
             Self::XForwardedFor => &X_FORWARDED_FOR,
@@ -58,15 +58,15 @@ impl ForwardedHeader {
     }
 }
 
-/// The address of the caller, in canonical form: `::ffff:192.0.2.7` is `192.0.2.7`.
+/// The address of the client, in canonical form: `::ffff:192.0.2.7` is `192.0.2.7`.
 ///
-/// It is the peer unless the peer is trusted. Then the header is walked from the right, where the nearest proxy wrote,
-/// over the trusted addresses to the first that is not: that one is the caller. What stands further left was written by
-/// the caller and is never looked at. Where an entry is no address (`unknown`, `_hidden`, garbage), the walk ends at
-/// the last trusted hop. If all are trusted, the left-most is the caller.
+/// It is the peer unless the peer is trusted. Then the header is read from the right, where the nearest proxy wrote, and
+/// the first address that is not trusted is the client. What is further left was written by the client and is never
+/// read. If an entry is not an address (`unknown`, `_hidden`, garbage), the last trusted hop counts as the client. If all
+/// are trusted, the left-most is the client.
 ///
-/// With a number of hops it is exactly that entry, counted from the right, and the peer if there are not so many or it
-/// is no address.
+/// With a number of hops it is exactly that entry, counted from the right, or the peer if there is no such entry or it is
+/// not an address.
 ///
 /// ```
 /// use http::HeaderMap;
@@ -106,7 +106,7 @@ fn walk(peer: IpAddr, networks: &[IpNet], entries: impl Iterator<Item = Option<I
     hop
 }
 
-/// The entries of all lines, as if they were joined in order, from the right; `None` where one is no address.
+/// The entries of all lines, as if joined in order, from the right; `None` for one that is not an address.
 fn entries<'a>(headers: &'a HeaderMap, header: &ForwardedHeader) -> impl Iterator<Item = Option<IpAddr>> + use<'a> {
     let read = if *header == ForwardedHeader::Forwarded { entry::forwarded_for } else { entry::address };
     let lines = headers.get_all(header.name()).iter().rev();

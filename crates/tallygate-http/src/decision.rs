@@ -7,11 +7,12 @@ use serde::Serialize;
 use serde_json::Value;
 use tallygate::{Decision, Source, Status, Timestamp};
 
-/// The `source` of an answer that no policy had a say in.
+use crate::SOON;
+
+/// The `source` of an answer if no policy applied.
 pub const NO_POLICY: &str = "no_policy";
 
-/// What one policy said. A part without a limit has no numbers, and one where waiting does not help has no `retry_after_ms`: they are
-/// null.
+/// What one policy answered. Without a limit the numbers are null; `retry_after_ms` is null if waiting does not help.
 #[derive(Debug, Clone, Copy, Default, Serialize)]
 pub struct Part<'a> {
     allowed: bool,
@@ -26,35 +27,36 @@ pub struct Part<'a> {
 }
 
 impl<'a> Part<'a> {
-    /// What `policy` answered, and where that came from. If the policy only watches, its part is marked as `shadow`, and
-    /// never binds.
+    /// What `policy` answered, and where the answer came from. A part in shadow mode is marked as `shadow`, and never binds.
     pub fn new(policy: &'a str, status: &Status, source: Source, shadow: bool) -> Self {
-        // Its status has to hold some number, which means nothing.
+        // The numbers of an unlimited status mean nothing.
         let limited = source != Source::Unlimited;
+        // The store did not answer: the wait is the same as in `Retry-After`.
+        let failed_closed = Some(SOON).filter(|_| source == Source::OnErrorDeny);
         Self {
             allowed: status.allowed(),
             source: source.name(),
             policy: Some(policy),
             limit: limited.then(|| status.limit()),
             remaining: limited.then(|| status.remaining()),
-            retry_after_ms: status.retry_after().map(millis_up),
+            retry_after_ms: status.retry_after().or(failed_closed).map(millis_up),
             reset_after_ms: millis_up(status.reset_after()),
             shadow,
         }
     }
 
-    /// What a call gets if no policy had a say in it.
+    /// The answer if no policy applied.
     fn none(allowed: bool) -> Self {
-        // Zero would tell a denied caller to come again at once.
+        // Zero would tell a denied caller to retry at once.
         Self { allowed, source: NO_POLICY, retry_after_ms: allowed.then_some(0), ..Self::default() }
     }
 }
 
-/// The answer to a call, as it is told to a program.
+/// The answer to a call, as JSON.
 ///
 /// The object starts with the numbers of the part that binds, and lists every part in `statuses` with the same members.
-/// If none binds, because no policy applied or all of them only watch, its `source` is [`NO_POLICY`] and its `policy`,
-/// `limit` and `remaining` are null.
+/// If no limit binds, `limit` and `remaining` are null; `source` is `unlimited` if an unlimited policy applied, and
+/// [`NO_POLICY`] if no policy applied or all are in shadow mode.
 ///
 /// ```
 /// use tallygate_http::Answer;
@@ -77,21 +79,23 @@ pub struct Answer<'a> {
 }
 
 impl<'a> Answer<'a> {
-    /// Whether a call may proceed, what each policy said, and which part binds.
+    /// Whether a call may proceed, what each policy answered, and which part binds.
     pub fn new(allowed: bool, parts: Vec<Part<'a>>, binding: Option<usize>) -> Self {
         let binding = binding.and_then(|index| parts.get(index)).filter(|part| !part.shadow);
-        // The call can be denied by others than the part that binds, or allowed in spite of it.
+        let unlimited = |part: &&Part<'_>| allowed && !part.shadow && part.source == Source::Unlimited.name();
+        let binding = binding.or_else(|| parts.iter().find(unlimited));
+        // Another part may deny the call, or the call may be allowed although this part is used up.
         let binding = binding.map_or(Part::none(allowed), |part| Part { allowed, ..*part });
         Self { binding, split: false, decided_at_us: None, statuses: parts }
     }
 
-    /// Decided as of `at`, on the store's clock, and perhaps charged one part after the other.
+    /// When it was decided, on the store's clock, and whether the parts were charged one after the other.
     #[must_use]
     pub fn decided(self, at: Option<Timestamp>, split: bool) -> Self {
         Self { split, decided_at_us: at.map(Timestamp::as_micros), ..self }
     }
 
-    /// The part that binds, as the call gets it.
+    /// The part that binds.
     pub fn binding(&self) -> &Part<'a> {
         &self.binding
     }
@@ -117,14 +121,19 @@ impl<'a> Answer<'a> {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub fn decision_json(policies: &[&str], decision: &Decision) -> Value {
+    decision_answer(policies, decision).to_json()
+}
+
+/// The same as an object that serializes to JSON, its members in order.
+pub fn decision_answer<'p>(policies: &[&'p str], decision: &Decision) -> Answer<'p> {
     debug_assert_eq!(policies.len(), decision.statuses().len(), "one name for each status");
     let part = |(&policy, status)| Part::new(policy, status, decision.source(), false);
     let parts = policies.iter().zip(decision.statuses()).map(part).collect();
     let answer = Answer::new(decision.allowed(), parts, Some(decision.binding_index()));
-    answer.decided(Some(decision.decided_at()), decision.split()).to_json()
+    answer.decided(Some(decision.decided_at()), decision.split())
 }
 
-/// Whole milliseconds, rounded up: who waits that long has waited long enough.
+/// Whole milliseconds, rounded up, so that a wait is never too short.
 ///
 /// ```
 /// use std::time::Duration;

@@ -1,10 +1,10 @@
-//! Values that must not be kept, or are too long to be.
+//! Digests of values that are secret or too long.
 
 use std::fmt::Write as _;
 
 use sha2::{Digest, Sha256};
 
-/// Enough of a digest to tell values apart, and nothing to tell what they were: 32 hexadecimal digits.
+/// The first half of the SHA-256 of a value: 32 hexadecimal digits. Distinguishes values without revealing them.
 ///
 /// ```
 /// assert_eq!(tallygate_http::digest(b"secret").len(), 32);

@@ -1,9 +1,9 @@
-//! What tells a gRPC call from other requests.
+//! How to recognise a gRPC call.
 
 use http::HeaderMap;
 use http::header::CONTENT_TYPE;
 
-/// Whether the caller speaks gRPC: it reads the status in trailers, not that of HTTP.
+/// Whether this is a gRPC call. Its status is in the trailers, not in the HTTP status.
 pub fn is_grpc(headers: &HeaderMap) -> bool {
     headers.get(CONTENT_TYPE).is_some_and(|value| value.as_bytes().starts_with(b"application/grpc"))
 }

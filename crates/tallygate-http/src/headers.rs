@@ -1,4 +1,4 @@
-//! Limits and what is left of them as response headers. The one place that knows the drafts' syntax.
+//! Limits and what is left of them as response headers. The only code that knows the syntax of the drafts.
 
 mod dialect;
 
@@ -22,7 +22,7 @@ const X_RESET: HeaderName = HeaderName::from_static("x-ratelimit-reset");
 /// One limit that was evaluated, and what it answered.
 #[derive(Debug, Clone, Copy)]
 pub struct Line<'a> {
-    /// The policy's name. Any text: what a header cannot hold is percent-encoded.
+    /// The policy's name. Characters that a header cannot contain are percent-encoded.
     pub policy: &'a str,
     /// The limit that applied.
     pub limit: &'a Limit,
@@ -32,13 +32,11 @@ pub struct Line<'a> {
 
 /// The headers of one response.
 ///
-/// All waits come from one number, rounded up: `t`, the older `reset`s and `Retry-After` never disagree, and whoever
-/// waits that long has waited long enough. That number is
-/// - on a denial, the wait after which the same call would pass;
-/// - with nothing left, the wait for the next unit, or for all of them where a status does not tell the next (the
-///   sliding algorithms);
-/// - otherwise the wait until nothing that was used counts any more, so that a client that spreads what remains over it
-///   stays below the limit.
+/// All waits come from one number, rounded up, so `t`, the older `reset`s and `Retry-After` never disagree. It is
+/// - on a denial, the wait after which the same call would pass. If waiting does not help, `t` and `Retry-After` are left
+///   out, and `reset` is the window;
+/// - with nothing left, the wait for the next unit, or for all units where the algorithm does not say (the sliding ones);
+/// - otherwise the wait until all units are back. A client that spreads what remains over it stays below the limit.
 ///
 /// ```
 /// use std::time::Duration;
@@ -64,28 +62,28 @@ pub struct Line<'a> {
 /// ```
 #[derive(Debug, Clone, Copy)]
 pub struct Headers<'a> {
-    /// In which words.
+    /// Which headers to write.
     pub dialect: Dialect,
-    /// All limits a client should know of; policies in shadow mode are not among them.
+    /// The limits to report. Leave out policies in shadow mode.
     pub lines: &'a [Line<'a>],
-    /// Which of the lines binds. Without one there is nothing to say but the policies.
+    /// Which of the lines binds. Without one, only the policies are listed.
     pub binding: Option<usize>,
     /// Whether the call may proceed.
     pub allowed: bool,
-    /// The time since 1970, with its fraction, for [`Dialect::XEpoch`]; nothing else reads it.
+    /// The time since 1970, with its fraction. Only [`Dialect::XEpoch`] uses it.
     pub unix_now: Duration,
 }
 
 impl Headers<'_> {
     /// Sets them on a response.
     ///
-    /// The lists of [`Dialect::Draft10`] are appended to what a service behind has said of its own limits; everything
-    /// else holds one value and replaces it.
+    /// The lists of [`Dialect::Draft10`] are appended to those of the service behind; all other headers hold one value,
+    /// and replace it.
     pub fn apply(&self, to: &mut HeaderMap) {
         self.apply_with(None, to);
     }
 
-    /// The same, with what is constant of the only line, if somebody has it.
+    /// The same, with the constant part of the only line, if it is known.
     pub(crate) fn apply_with(&self, constant: Option<&Constant>, to: &mut HeaderMap) {
         self.each(constant, |name, value| {
             if self.dialect.is_list() && name != RETRY_AFTER {
@@ -142,7 +140,7 @@ impl Headers<'_> {
         }
     }
 
-    /// One item for each policy; a policy that applied to several subjects is one policy still.
+    /// One item for each policy, also if it applied to several subjects.
     fn policies(&self, constant: Option<&Constant>, mut write: impl FnMut(HeaderName, HeaderValue)) {
         let item = |line: &Line<'_>| policy_item(self.dialect, line.policy, line.limit);
         if let [line] = self.lines {
@@ -159,27 +157,28 @@ impl Headers<'_> {
         }
     }
 
-    /// How long until waiting pays; `None` if it never does, or nothing is used.
+    /// How long to wait; `None` if waiting does not help, or nothing is used.
     fn wait(&self, line: &Line<'_>) -> Option<Duration> {
         let status = line.status;
         if !self.allowed || !status.allowed() {
-            // At least something: to a denied caller, zero means "again, at once".
+            // Never zero: a denied caller would retry at once.
             return status.retry_after().map(|wait| wait.max(Duration::from_micros(1)));
         }
         let wait = if status.remaining() == 0 { next_unit(line) } else { status.reset_after() };
         (!wait.is_zero()).then_some(wait)
     }
 
-    /// The older drafts and the `X-` headers cannot leave it out.
+    /// The older drafts and the `X-` headers cannot leave it out. Zero would invite a denied caller to retry at once.
     fn reset(&self, line: &Line<'_>) -> Duration {
-        self.wait(line).unwrap_or(line.status.reset_after())
+        let denied = !self.allowed || !line.status.allowed();
+        self.wait(line).unwrap_or_else(|| if denied { line.limit.window() } else { line.status.reset_after() })
     }
 }
 
 const SECOND: Duration = Duration::from_secs(1);
 const X_NAMES: [HeaderName; 3] = [X_LIMIT, X_REMAINING, X_RESET];
 
-/// Whole seconds, rounded up: who waits that long has waited long enough.
+/// Whole seconds, rounded up, so that a wait is never too short.
 ///
 /// ```
 /// use std::time::Duration;
@@ -192,7 +191,7 @@ pub fn seconds_up(span: Duration) -> u64 {
     span.as_secs().saturating_add(u64::from(span.subsec_nanos() > 0))
 }
 
-/// How long the capacity is for: until an empty bucket is full, or the window.
+/// The period of the capacity: the time to fill an empty bucket, or the window.
 fn period(limit: &Limit) -> Duration {
     match limit.algorithm() {
         Algorithm::TokenBucket => limit.full_after(),
@@ -200,13 +199,13 @@ fn period(limit: &Limit) -> Duration {
     }
 }
 
-/// With nothing left: until there is a unit, or all of them if that is not known.
+/// With nothing left: the time until the next unit, or until all units if the next is not known.
 fn next_unit(line: &Line<'_>) -> Duration {
     let (limit, reset) = (line.limit, line.status.reset_after());
     if limit.algorithm() != Algorithm::TokenBucket {
         return reset;
     }
-    // All units but one take this long, rounded down; the next one takes the rest of the way to full.
+    // All units but one take this long, rounded down; what is left of `reset` is for the next one.
     let all_but_one = u128::from(limit.capacity().saturating_sub(1)) * limit.window().as_micros();
     let all_but_one = all_but_one.checked_div(u128::from(limit.amount())).unwrap_or(0);
     let all_but_one = Duration::from_micros(u64::try_from(all_but_one).unwrap_or(u64::MAX));
@@ -225,16 +224,16 @@ fn triple(
     write(reset, number(seconds_up(wait)));
 }
 
-/// What the headers of a single line say whatever is left.
+/// The part of the headers of a single line that does not depend on what is left.
 #[derive(Debug, Clone)]
 pub(crate) struct Constant {
-    /// Its policy, or in the `X-` dialects its limit.
+    /// The policy, or in the `X-` dialects the limit.
     value: HeaderValue,
     quoted: String,
 }
 
 impl Constant {
-    /// `None` if nothing is said.
+    /// `None` if the dialect has no headers.
     pub(crate) fn new(dialect: Dialect, policy: &str, limit: &Limit) -> Option<Self> {
         let value = match dialect {
             Dialect::Draft10 | Dialect::Draft7 | Dialect::Draft6 => value(policy_item(dialect, policy, limit)),
@@ -248,15 +247,15 @@ impl Constant {
 fn policy_item(dialect: Dialect, policy: &str, limit: &Limit) -> String {
     let period = period(limit);
     if dialect == Dialect::Draft10 {
-        // A window below a second cannot be said, and rounded to one it would be another policy.
+        // A window below a second cannot be written, and rounded to a second it would be another policy.
         let window = Some(period).filter(|period| *period >= SECOND).map(seconds_up);
         return item(&quoted(policy), [(";q=", Some(limit.capacity())), (";w=", window)]);
     }
-    // `100;w=60`. The older drafts demand a window, so one below a second is said to be one.
+    // `100;w=60`. The older drafts require a window, so one below a second is rounded up.
     format!("{};w={}", limit.capacity(), seconds_up(period))
 }
 
-/// `"name";a=1;b=2` in just the room it takes, so that it becomes a header's value as it lies there.
+/// `"name";a=1;b=2`, allocated in its exact size, so that it becomes a header value without a copy.
 fn item(quoted: &str, [first, second]: [(&str, Option<u64>); 2]) -> String {
     let mut digits = [itoa::Buffer::new(); 2];
     let [one, two] = &mut digits;
@@ -265,22 +264,35 @@ fn item(quoted: &str, [first, second]: [(&str, Option<u64>); 2]) -> String {
     [quoted, one[0], one[1], two[0], two[1]].concat()
 }
 
-/// A structured field's String, which holds printable ASCII only. The rest is percent-encoded, and so is `%`: two names
-/// never look alike.
+/// A String of a structured field.
 fn quoted(name: &str) -> String {
     let mut text = String::with_capacity(name.len() + 2);
     text.push('"');
     for byte in name.bytes() {
-        match byte {
-            b'"' | b'\\' => text.extend(['\\', char::from(byte)]),
-            b' '..=b'~' if byte != b'%' => text.push(char::from(byte)),
-            _ => {
-                let _ = write!(text, "%{byte:02X}");
-            }
+        if matches!(byte, b'"' | b'\\') {
+            text.push('\\');
         }
+        push_encoded(&mut text, byte);
     }
     text.push('"');
     text
+}
+
+/// A name as the headers have it, without its quotes.
+pub(crate) fn header_name(name: &str) -> String {
+    let mut text = String::with_capacity(name.len());
+    name.bytes().for_each(|byte| push_encoded(&mut text, byte));
+    text
+}
+
+/// Headers hold printable ASCII. The rest is percent-encoded, and so is `%`, so that no two names become one.
+fn push_encoded(text: &mut String, byte: u8) {
+    match byte {
+        b' '..=b'~' if byte != b'%' => text.push(char::from(byte)),
+        _ => {
+            let _ = write!(text, "%{byte:02X}");
+        }
+    }
 }
 
 /// One allocation, where `HeaderValue::from` makes two.

@@ -1,14 +1,14 @@
-//! What every HTTP edge of Tallygate shares: response headers, problem bodies, the decision as JSON, and who is calling.
+//! What the HTTP edges of Tallygate share: response headers, problem bodies, the decision as JSON, and the client's address.
 //!
-//! No server, no framework: only `http` types go in and come out, so that the server, the middleware and the
-//! forward-auth endpoint tell a client the same thing in the same words.
+//! No server and no framework, only `http` types. The server, the middleware and the forward-auth endpoint use it, so a
+//! client gets the same answer from each of them.
 //!
 //! - [`Headers`] renders `RateLimit`, `RateLimit-Policy` and `Retry-After`, or an older [`Dialect`] of them;
-//! - [`Problem`] is the body of a refusal (`application/problem+json`);
+//! - [`Problem`] is the body of a refusal (`application/problem+json`), with a stable [`ProblemCode`];
 //! - [`Answer`] and [`decision_json`] are the object the server answers and the command line prints;
 //! - [`verdict_headers`], [`verdict_problem`] and [`verdict_json`] do all three for a call under policies;
-//! - [`sanitize`] makes untrusted text safe to show;
-//! - [`client_address`] finds the caller behind proxies that are trusted, and believes nobody else.
+//! - [`sanitize`] makes untrusted text safe to print;
+//! - [`client_address`] finds the client behind trusted proxies.
 //!
 //! ```
 //! use http::HeaderMap;
@@ -44,9 +44,9 @@ pub mod sanitize;
 mod verdict;
 
 pub use address::{ForwardedHeader, InvalidProxies, Prefixes, Trust, TrustedProxies, client_address};
-pub use decision::{Answer, NO_POLICY, Part, decision_json, millis_up};
+pub use decision::{Answer, NO_POLICY, Part, decision_answer, decision_json, millis_up};
 pub use digest::digest;
 pub use grpc::is_grpc;
 pub use headers::{Dialect, Headers, Line, seconds_up};
-pub use problem::Problem;
+pub use problem::{Problem, ProblemCode};
 pub use verdict::{SOON, VerdictHeaders, verdict_answer, verdict_headers, verdict_json, verdict_problem};

@@ -1,4 +1,4 @@
-//! Untrusted text made safe to show: no terminal obeys it, no line is forged, no reading order is reversed.
+//! Makes untrusted text safe to print: no terminal escapes, no forged lines, no reversed reading order.
 //!
 //! ```
 //! use tallygate_http::sanitize;
@@ -10,24 +10,24 @@
 
 use std::borrow::Cow;
 
-/// Whether a character does not print as itself: control characters, line ends of any script, marks that change the
-/// reading order, characters of no width.
+/// Whether a character does not print as itself: control characters, line ends, marks that change the reading order,
+/// zero-width characters.
 pub fn is_hidden(c: char) -> bool {
     !matches!(c, ' '..='~') && c.escape_debug().len() > 1
 }
 
-/// The text on one line, hidden characters written as Rust's escapes.
+/// The text on one line, with hidden characters as Rust escapes.
 pub fn text(text: &str) -> String {
     escape(text, is_hidden, |written, c| written.extend(c.escape_debug())).into_owned()
 }
 
-/// The same, but lines stay lines.
+/// The same, but newlines are kept.
 pub fn lines(text: &str) -> String {
     escape(text, |c| c != '\n' && is_hidden(c), |written, c| written.extend(c.escape_debug())).into_owned()
 }
 
-/// The same JSON, hidden characters written as `\u`. Only strings hold such characters, apart from the white space
-/// between tokens, so a parser reads the same values.
+/// JSON with hidden characters as `\u` escapes. Only strings and white space contain such characters, so a parser reads
+/// the same values.
 pub fn json(json: &str) -> Cow<'_, str> {
     let push = |written: &mut String, c: char| {
         for unit in c.encode_utf16(&mut [0; 2]) {

@@ -1,4 +1,4 @@
-//! Verdicts, as HTTP edges tell them: headers, problems, JSON.
+//! Verdicts as HTTP: headers, problems, JSON.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,40 +11,47 @@ use tallygate::{Mode, Outcome, Policy, Ruling, Source, Status, Verdict};
 use crate::headers::Constant;
 use crate::{Answer, Dialect, Headers, Line, Part, Problem};
 
-/// When to come again if nobody knows, as callers are told whom a policy refuses that cannot be evaluated.
+/// The wait to report if a policy fails closed: nobody knows when the store is back.
 pub const SOON: Duration = Duration::from_secs(1);
 
-/// What a refused caller is told.
+/// The problem of a refused call.
 pub fn verdict_problem(verdict: &Verdict) -> Problem {
     let refuses = |ruling: &&Ruling| ruling.mode() != Mode::Shadow && !ruling.status().allowed();
-    let mut violated: Vec<&str> =
-        verdict.rulings().iter().filter(refuses).map(|ruling| ruling.policy().name()).collect();
+    let refusing = || verdict.rulings().iter().filter(refuses);
+    let mut violated: Vec<&str> = refusing().map(|ruling| ruling.policy().name()).collect();
     violated.dedup();
-    match verdict.outcome() {
-        Outcome::Unavailable => Problem::reduced_capacity(&violated, Some(SOON)),
-        _ => {
-            let wait = verdict.binding().and_then(|ruling| ruling.status().retry_after());
-            Problem::quota_exceeded(&violated, wait)
+    if verdict.outcome() == Outcome::Unavailable {
+        return Problem::reduced_capacity(&violated, Some(SOON));
+    }
+    let binding = verdict.binding();
+    let wait = binding.and_then(|ruling| ruling.status().retry_after());
+    match (binding, wait) {
+        (Some(binding), Some(wait)) if refusing().any(|ruling| ruling.status().remaining() > 0) => {
+            let left = refusing().map(|ruling| (ruling.policy().name(), ruling.status().remaining()));
+            let mut left: Vec<(&str, u64)> = left.collect();
+            left.dedup_by_key(|(policy, _)| *policy);
+            Problem::cost_exceeds_remaining(binding.action().cost.get(), &left, wait)
         }
+        _ => Problem::quota_exceeded(&violated, wait),
     }
 }
 
-/// The headers of a verdict, set on a response. Shadows are left out, and so are limits that nobody could look at: their
-/// numbers would be made up.
+/// Sets the headers of a verdict on a response. Policies in shadow mode are left out, and so are limits that the store did
+/// not answer for: there are no numbers to report.
 pub fn verdict_headers(verdict: &Verdict, dialect: Dialect, to: &mut HeaderMap) {
     VerdictHeaders { dialect, constants: Vec::new() }.apply(verdict, to);
 }
 
-/// The same for many verdicts under the same policies: what does not change is written once.
+/// The same for many verdicts under the same policies: the constant parts are rendered once.
 #[derive(Debug, Clone, Default)]
 pub struct VerdictHeaders {
     dialect: Dialect,
-    /// By the place of the policy.
+    /// One for each policy, in order.
     constants: Vec<Option<Constant>>,
 }
 
 impl VerdictHeaders {
-    /// For verdicts under `policies`, whose rulings name them by their place here.
+    /// For verdicts under `policies`. Rulings name them by their index here.
     pub fn new(dialect: Dialect, policies: &[Arc<Policy>]) -> Self {
         let constant = |policy: &Arc<Policy>| Constant::new(dialect, policy.name(), policy.limit()?);
         Self { dialect, constants: policies.iter().map(constant).collect() }
@@ -80,7 +87,7 @@ impl VerdictHeaders {
         }
     }
 
-    /// The same for a call that one policy allowed by its own limit, of which nothing but the status is known.
+    /// The same for a call that one policy allowed by its own limit, if only the status is known.
     pub fn apply_allowed(&self, place: usize, policy: &Policy, status: &Status, to: &mut HeaderMap) {
         let (dialect, unix_now) = (self.dialect, self.dialect.unix_now());
         let Some(limit) = policy.limit().filter(|_| dialect != Dialect::Off) else { return };
@@ -89,7 +96,7 @@ impl VerdictHeaders {
         headers.apply_with(self.constants.get(place).and_then(Option::as_ref), to);
     }
 
-    /// What was written for its policy, unless another limit held for the caller.
+    /// The constant part of its policy, unless an override applied.
     fn constant(&self, ruling: &Ruling) -> Option<&Constant> {
         let constant = self.constants.get(ruling.place())?.as_ref()?;
         let own = ruling.limit().zip(ruling.policy().limit()).is_some_and(|(held, own)| std::ptr::eq(held, own));
@@ -97,21 +104,21 @@ impl VerdictHeaders {
     }
 }
 
-/// What a ruling adds to the headers, if it does.
+/// What a ruling adds to the headers, if anything.
 fn line(ruling: &Ruling) -> Option<Line<'_>> {
-    let made_up = matches!(ruling.source(), Source::OnErrorAllow | Source::OnErrorDeny);
-    if ruling.mode() == Mode::Shadow || made_up {
+    let unknown = matches!(ruling.source(), Source::OnErrorAllow | Source::OnErrorDeny);
+    if ruling.mode() == Mode::Shadow || unknown {
         return None;
     }
     Some(Line { policy: ruling.policy().name(), limit: ruling.limit()?, status: ruling.status() })
 }
 
-/// The object that every decision answers.
+/// The verdict as a JSON value.
 pub fn verdict_json(verdict: &Verdict) -> Value {
     verdict_answer(verdict).to_json()
 }
 
-/// The answer as it is told to a program.
+/// The verdict as an object that serializes to JSON.
 pub fn verdict_answer(verdict: &Verdict) -> Answer<'_> {
     let parts = verdict.rulings().iter().map(|ruling| {
         Part::new(ruling.policy().name(), ruling.status(), ruling.source(), ruling.mode() == Mode::Shadow)

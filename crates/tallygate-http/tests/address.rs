@@ -112,7 +112,9 @@ fn proxies_read_back_as_written() {
     for (text, part) in [("10.0.0/8", "10.0.0/8"), ("10.0.0.0/8,,::1", ""), ("::1, proxy", "proxy"), ("-1", "-1")] {
         assert_eq!(text.parse::<TrustedProxies>().unwrap_err().part, part, "{text}");
     }
-    assert!("10.0.0.0/33".parse::<TrustedProxies>().unwrap_err().to_string().starts_with("`10.0.0.0/33` is no proxy"));
+    assert!(
+        "10.0.0.0/33".parse::<TrustedProxies>().unwrap_err().to_string().starts_with("invalid proxy `10.0.0.0/33`")
+    );
 }
 
 fn addresses() -> impl Strategy<Value = IpAddr> {

@@ -88,6 +88,27 @@ fn a_part_without_a_limit_has_no_numbers() {
     );
 }
 
+/// The top said `no_policy` although an unlimited policy applied.
+#[test]
+fn the_source_of_an_unlimited_call_is_the_unlimited_policy() {
+    let limit: Limit = "10/min".parse().unwrap();
+    let status = Status::from_parts(&limit, true, 10, 0, 0);
+    let part = |shadow| Part::new("staff", &status, Source::Unlimited, shadow);
+    let object = |shadow| Answer::new(true, vec![part(shadow)], None).to_json();
+    assert_eq!((&object(false)["source"], &object(false)["policy"]), (&json!("unlimited"), &json!("staff")));
+    assert_eq!((&object(false)["limit"], &object(false)["remaining"]), (&Value::Null, &Value::Null));
+    assert_eq!((&object(true)["source"], &object(true)["policy"]), (&json!(NO_POLICY), &Value::Null));
+}
+
+/// The header said `Retry-After: 1`, and the body that waiting does not help.
+#[test]
+fn a_policy_that_fails_closed_reports_the_wait_of_its_header() {
+    let limit: Limit = "10/min".parse().unwrap();
+    let unknown = Status::from_parts(&limit, false, 0, u64::MAX, 0);
+    let object = Answer::new(false, vec![Part::new("p", &unknown, Source::OnErrorDeny, false)], Some(0)).to_json();
+    assert_eq!((&object["retry_after_ms"], &object["statuses"][0]["retry_after_ms"]), (&json!(1000), &json!(1000)));
+}
+
 #[test]
 fn a_denial_without_a_policy_never_says_at_once() {
     let object = Answer::new(false, Vec::new(), None).to_json();
@@ -105,11 +126,11 @@ proptest! {
             Status::from_parts(&limit, allowed, 3, retry, reset)
         };
         let statuses: Vec<Status> = parts.iter().map(status).collect();
-        let told = parts.iter().zip(&statuses)
+        let listed_parts = parts.iter().zip(&statuses)
             .map(|((policy, shadow, ..), status)| Part::new(policy, status, Source::Store, *shadow))
             .collect();
         let binding = binding.map(|index| index % 5);
-        let answer = Answer::new(allowed, told, binding).decided(None, split);
+        let answer = Answer::new(allowed, listed_parts, binding).decided(None, split);
         let text = serde_json::to_string(&answer).unwrap();
         let object: Value = serde_json::from_str(&text).unwrap();
         prop_assert_eq!(&answer.to_json(), &object);
@@ -119,9 +140,9 @@ proptest! {
             prop_assert_eq!(members(text), MEMBERS.into_iter().chain(part.1.then_some("shadow")).collect::<Vec<_>>());
         }
         prop_assert_eq!(&object["allowed"], &json!(allowed));
-        for ((told, part), status) in object["statuses"].as_array().unwrap().iter().zip(&parts).zip(&statuses) {
-            prop_assert_eq!(told.as_object().unwrap().len(), MEMBERS.len() + usize::from(part.1));
-            let wait = told["retry_after_ms"].as_u64().map(Duration::from_millis);
+        for ((listed, part), status) in object["statuses"].as_array().unwrap().iter().zip(&parts).zip(&statuses) {
+            prop_assert_eq!(listed.as_object().unwrap().len(), MEMBERS.len() + usize::from(part.1));
+            let wait = listed["retry_after_ms"].as_u64().map(Duration::from_millis);
             prop_assert_eq!(wait.is_some(), status.retry_after().is_some());
             prop_assert!(wait >= status.retry_after());
         }

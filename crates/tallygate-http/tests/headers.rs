@@ -42,12 +42,12 @@ fn parameter((key, value): (sfv::Key, BareItem)) -> (String, i64) {
 fn integer(value: &BareItem) -> i64 {
     match value {
         BareItem::Integer(integer) => (*integer).into(),
-        other => panic!("{other:?} is no integer"),
+        other => panic!("{other:?} is not an integer"),
     }
 }
 
 fn name(value: &BareItem) -> String {
-    let BareItem::String(written) = value else { panic!("{value:?} is no string") };
+    let BareItem::String(written) = value else { panic!("{value:?} is not a string") };
     let (mut bytes, mut rest) = (Vec::new(), written.as_str().as_bytes());
     while let [first, others @ ..] = rest {
         rest = others;
@@ -142,7 +142,7 @@ fn a_bucket_tells_its_burst_and_how_long_that_takes_to_refill() {
 }
 
 #[test]
-fn all_policies_are_listed_once_and_the_one_that_binds_is_told() {
+fn all_policies_are_listed_once_and_the_one_that_binds_is_reported() {
     let (minute, day): (Limit, Limit) = ("100/min".parse().unwrap(), "1000/day".parse().unwrap());
     let (some, none) =
         (Status::from_parts(&minute, true, 99, 0, 600_000), Status::from_parts(&day, true, 0, 0, 86_400_000_000));
@@ -155,7 +155,7 @@ fn all_policies_are_listed_once_and_the_one_that_binds_is_told() {
     let mut map = HeaderMap::new();
     headers.apply(&mut map);
     assert_eq!(text(&map, "ratelimit-policy"), r#""minute";q=100;w=60, "day";q=1000;w=86400"#);
-    // Empty to the last part of a unit: the next one is a thousandth of a day away.
+    // Empty to the last part of a unit: the next one comes in a thousandth of a day.
     assert_eq!(text(&map, "ratelimit"), r#""day";r=0;t=87"#);
 
     for binding in [None, Some(3)] {
@@ -182,6 +182,19 @@ fn what_a_service_behind_said_of_its_own_limits_stays() {
     assert_eq!(map.get_all("retry-after").iter().collect::<Vec<_>>(), ["1"]);
     apply(Dialect::Draft7, &mut map);
     assert_eq!(map.get_all("ratelimit").iter().count(), 1, "a dictionary cannot hold two");
+}
+
+/// `reset=0` invited the caller of a closed endpoint to retry at once.
+#[test]
+fn a_zero_limit_never_resets_at_once() {
+    let limit: Limit = "0/min".parse().unwrap();
+    let never = Status::from_parts(&limit, false, 0, u64::MAX, 0);
+    let header = |dialect, name: &str| text(&one(dialect, "closed", &limit, &never), name).to_owned();
+    assert_eq!(header(Dialect::Draft7, "ratelimit"), "limit=0, remaining=0, reset=60");
+    assert_eq!(header(Dialect::Draft6, "ratelimit-reset"), "60");
+    assert_eq!(header(Dialect::XDelta, "x-ratelimit-reset"), "60");
+    assert_eq!(header(Dialect::XEpoch, "x-ratelimit-reset"), (NOW.as_secs() + 61).to_string());
+    assert_eq!(header(Dialect::Draft10, "ratelimit"), r#""closed";r=0"#);
 }
 
 #[test]
@@ -220,16 +233,16 @@ proptest! {
         }
         prop_assert!(policies.iter().all(|(_, parameters)| get(parameters, "w") != Some(0)));
 
-        let told = items(&map["ratelimit"]);
-        prop_assert_eq!(told.len(), 1);
-        prop_assert_eq!(name(&told[0].0), lines[binding].policy);
-        prop_assert_eq!(get(&told[0].1, "r"), Some(lines[binding].status.remaining()));
+        let written = items(&map["ratelimit"]);
+        prop_assert_eq!(written.len(), 1);
+        prop_assert_eq!(name(&written[0].0), lines[binding].policy);
+        prop_assert_eq!(get(&written[0].1, "r"), Some(lines[binding].status.remaining()));
         let retry = map.get("retry-after").map(|value| value.to_str().unwrap().parse::<u64>().unwrap());
         let status = lines[binding].status;
         if allowed {
             prop_assert_eq!(retry, None);
         } else {
-            prop_assert_eq!(retry, get(&told[0].1, "t"));
+            prop_assert_eq!(retry, get(&written[0].1, "t"));
             prop_assert_eq!(retry, status.retry_after().map(|wait| seconds_up(wait).max(1)));
         }
     }
@@ -237,12 +250,12 @@ proptest! {
     #[test]
     fn the_older_dialects_parse_and_agree((limit, status) in answers(), policy: String) {
         let draft7 = one(Dialect::Draft7, &policy, &limit, &status);
-        let told: Dictionary = Parser::new(draft7["ratelimit"].as_bytes()).parse().unwrap();
-        let member = |key: &str| match &told[key] {
+        let written: Dictionary = Parser::new(draft7["ratelimit"].as_bytes()).parse().unwrap();
+        let member = |key: &str| match &written[key] {
             ListEntry::Item(item) => u64::try_from(integer(&item.bare_item)).unwrap(),
             ListEntry::InnerList(_) => panic!("an inner list"),
         };
-        prop_assert_eq!(told.len(), 3);
+        prop_assert_eq!(written.len(), 3);
         prop_assert_eq!((member("limit"), member("remaining")), (limit.capacity(), status.remaining()));
         let policies = items(&draft7["ratelimit-policy"]);
         prop_assert_eq!(integer(&policies[0].0), i64::try_from(limit.capacity()).unwrap());
@@ -258,7 +271,7 @@ proptest! {
         }
     }
 
-    /// Against a real store: who waits as long as told gets what was told.
+    /// Against a real store: a client that waits as long as the header says gets what it promises.
     #[test]
     fn waits_are_never_rounded_down(
         limit in limits(), trace in prop::collection::vec((0_u64..2_000_000, 1_u64..20), 1..30),
@@ -275,8 +288,8 @@ proptest! {
             let decision = check(cost);
             let status = decision.binding();
             let map = one(Dialect::Draft10, "p", &limit, status);
-            let told = items(&map["ratelimit"]);
-            let wait = get(&told[0].1, "t");
+            let written = items(&map["ratelimit"]);
+            let wait = get(&written[0].1, "t");
             let at = text(&one(Dialect::XEpoch, "p", &limit, status), "x-ratelimit-reset").parse::<u64>().unwrap();
             match (decision.allowed(), status.remaining()) {
                 (false, _) => {

@@ -9,13 +9,13 @@ use axum::middleware::{self, Next};
 use axum::response::Response;
 use axum::routing::{get, post};
 use http::header::CONTENT_TYPE;
-use http::{HeaderValue, Method, StatusCode};
+use http::{HeaderValue, Method};
 use serde_json::{Value, json};
 use tallygate::Policy;
-use tallygate_http::Problem;
+use tallygate_http::{Problem, ProblemCode};
 
 use crate::app::App;
-use crate::edge::{Refused, authorize, livez, not_allowed, not_found, ok, readyz};
+use crate::edge::{Refused, admin_fallbacks, authorize, livez, ok, readyz};
 use crate::metrics::Sources;
 use crate::reload::Reloader;
 
@@ -37,7 +37,7 @@ pub(crate) fn router(admin: Admin) -> Router {
         .route("/-/reload", post(reload))
         .layer(middleware::from_fn_with_state(Arc::clone(&app), guard));
     let open = Router::new().route("/livez", get(livez)).route("/readyz", get(readyz)).with_state(app);
-    guarded.with_state(admin).merge(open).fallback(not_found).method_not_allowed_fallback(not_allowed)
+    admin_fallbacks(guarded.with_state(admin).merge(open))
 }
 
 async fn guard(State(app): State<Arc<App>>, request: Request, next: Next) -> Result<Response, Refused> {
@@ -75,7 +75,7 @@ fn describe(policy: &Policy) -> Value {
 
 async fn reload(State(admin): State<Admin>) -> Result<Response, Refused> {
     let reloaded = admin.reloader.reload().await;
-    let changed = reloaded.map_err(|why| Problem::of_status(StatusCode::CONFLICT, why))?;
+    let changed = reloaded.map_err(|why| Problem::new(ProblemCode::ReloadRefused, why))?;
     let outcome = if changed { "applied" } else { "unchanged" };
     Ok(ok(&json!({"outcome": outcome, "generation": admin.sources.app.policies.load().generation})))
 }

@@ -1,4 +1,4 @@
-//! What callers are answered, whichever edge writes it.
+//! What a call is answered, whichever edge writes it.
 
 use tallygate::{CheckError, Decision, Domain, PolicySet, Verdict};
 
@@ -8,7 +8,7 @@ use crate::question::AdHoc;
 pub(crate) enum Answer<'q> {
     /// Under policies.
     Verdict(Verdict),
-    /// Under a limit that the caller brought along.
+    /// Under a limit that the call carried.
     Decision(&'q AdHoc, Decision),
 }
 
@@ -17,7 +17,7 @@ pub(crate) enum Answer<'q> {
 pub(crate) enum AnswerError {
     #[error("There is no domain `{}`: {hint}", domain.escape_debug())]
     UnknownDomain { domain: String, hint: String },
-    /// The question is invalid, or the store failed and no policy says what to do then.
+    /// The question is invalid, or the store failed and no policy says what to do.
     #[error(transparent)]
     Check(#[from] CheckError),
 }
@@ -37,7 +37,12 @@ impl AnswerError {
         let known: Vec<&str> = set.domains().iter().map(Domain::name).collect();
         let hint = match tallygate::nearest(domain, &known) {
             Some(near) => format!("did you mean `{near}`?"),
-            None => "it must be one of your policy files.".to_owned(),
+            None if known.is_empty() => "there are no policies.".to_owned(),
+            None => {
+                let shown: Vec<String> =
+                    known.iter().take(5).map(|name| format!("`{}`", name.escape_debug())).collect();
+                format!("use one of {}{}.", shown.join(", "), if known.len() > 5 { ", …" } else { "" })
+            }
         };
         Self::UnknownDomain { domain: domain.to_owned(), hint }
     }

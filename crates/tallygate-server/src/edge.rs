@@ -1,4 +1,4 @@
-//! Where calls come in. Each edge reads a question and writes its answer; [`App::answer`] is what is between.
+//! Where calls come in. Each edge reads a question and writes its answer; [`App::answer`] is between the two.
 
 mod bounds;
 mod counters;
@@ -17,17 +17,40 @@ use axum::extract::State;
 use axum::response::Response;
 use axum::routing::{get, post};
 use http::header::{AUTHORIZATION, CONTENT_TYPE};
-use http::{HeaderMap, HeaderValue, Method, StatusCode, Uri};
-use tallygate::{CheckError, StoreError, Verb};
-use tallygate_http::Problem;
+use http::{HeaderMap, HeaderValue, Method, Uri};
+use tallygate::{CheckError, InvalidCheck, StoreError, Verb};
+use tallygate_http::{Problem, ProblemCode};
 
 use crate::answer::AnswerError;
 use crate::app::App;
 pub(crate) use health::{livez, readyz};
 pub(crate) use json::{Refused, ok};
 
-/// What this listener serves, described for programs.
-const OPENAPI: &str = include_str!("../openapi.json");
+/// The paths of the HTTP listener with their methods, for messages.
+const PATHS: [(&str, &str); 11] = [
+    ("/v1/check", "POST"),
+    ("/v1/peek", "POST"),
+    ("/v1/refund", "POST"),
+    ("/v1/reset", "POST"),
+    ("/v1/counters/", "GET, POST or DELETE"),
+    ("/v1/forward-auth", "GET, HEAD or POST"),
+    ("/json", "POST"),
+    ("/livez", "GET"),
+    ("/readyz", "GET"),
+    ("/healthcheck", "GET"),
+    ("/openapi.json", "GET"),
+];
+
+/// The same of the admin listener.
+const ADMIN_PATHS: [(&str, &str); 7] = [
+    ("/metrics", "GET"),
+    ("/v1/config", "GET"),
+    ("/rlconfig", "GET"),
+    ("/-/reload", "POST"),
+    ("/livez", "GET"),
+    ("/readyz", "GET"),
+    ("/openapi.json", "GET"),
+];
 
 pub(crate) fn router(app: Arc<App>) -> Router {
     let verbs = Verb::ALL.iter().fold(Router::new(), |router, &verb| {
@@ -43,49 +66,50 @@ pub(crate) fn router(app: Arc<App>) -> Router {
         .route("/livez", get(livez))
         .route("/readyz", get(readyz))
         .route("/healthcheck", get(readyz))
-        .route("/openapi.json", get(openapi))
-        .fallback(not_found)
-        .method_not_allowed_fallback(not_allowed)
+        .route("/openapi.json", get(|| openapi(include_str!("../openapi.json"))))
+        .fallback(|uri: Uri| not_found(&PATHS, &ADMIN_PATHS, "admin", uri))
+        .method_not_allowed_fallback(|method: Method, uri: Uri| not_allowed(&PATHS, method, uri))
         .with_state(app)
 }
 
-async fn openapi() -> Response {
-    let mut response = Response::new(OPENAPI.into());
+/// Adds the description of the admin API, and what answers requests that it does not describe.
+pub(crate) fn admin_fallbacks(router: Router) -> Router {
+    router
+        .route("/openapi.json", get(|| openapi(include_str!("../openapi-admin.json"))))
+        .fallback(|uri: Uri| not_found(&ADMIN_PATHS, &PATHS, "HTTP", uri))
+        .method_not_allowed_fallback(|method: Method, uri: Uri| not_allowed(&ADMIN_PATHS, method, uri))
+}
+
+async fn openapi(document: &'static str) -> Response {
+    let mut response = Response::new(document.into());
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
     response
 }
 
-/// For whoever mistyped a path.
-pub(crate) async fn not_found(uri: Uri) -> Refused {
-    const KNOWN: [&str; 9] = [
-        "/v1/check",
-        "/v1/peek",
-        "/v1/refund",
-        "/v1/reset",
-        "/v1/forward-auth",
-        "/json",
-        "/livez",
-        "/readyz",
-        "/openapi.json",
-    ];
-    let detail = match tallygate::nearest(uri.path(), &KNOWN) {
+async fn not_found(own: &[(&str, &str)], others: &[(&str, &str)], other_listener: &str, uri: Uri) -> Refused {
+    let known: Vec<&str> = own.iter().map(|(path, _)| *path).collect();
+    let elsewhere = others.iter().any(|(path, _)| *path == uri.path());
+    let detail = match tallygate::nearest(uri.path(), &known) {
+        _ if elsewhere => format!("`{}` is served by the {other_listener} listener, not by this one.", uri.path()),
         Some(near) => format!("There is nothing here: did you mean `{near}`?"),
-        None => "There is nothing here: GET /openapi.json lists what there is.".to_owned(),
+        None => "There is nothing here: GET /openapi.json describes what this listener serves.".to_owned(),
     };
-    Problem::of_status(StatusCode::NOT_FOUND, detail).into()
+    Problem::new(ProblemCode::UnknownPath, detail).into()
 }
 
-/// The router adds which methods are allowed.
-pub(crate) async fn not_allowed(method: Method) -> Refused {
-    let detail = format!("{method} is not understood here: see the `Allow` header of this answer.");
-    Problem::of_status(StatusCode::METHOD_NOT_ALLOWED, detail).into()
+/// The router adds the header `Allow`.
+async fn not_allowed(paths: &[(&str, &str)], method: Method, uri: Uri) -> Refused {
+    let same = |known: &str| known == uri.path() || (known.ends_with('/') && uri.path().starts_with(known));
+    let methods = paths.iter().find(|(path, _)| same(path)).map_or("another method", |(_, methods)| methods);
+    let detail = format!("{} does not take {method}: use {methods}.", uri.path());
+    Problem::new(ProblemCode::MethodNotAllowed, detail).into()
 }
 
-/// Whether the caller may change what is not its own.
+/// Whether the call has the token.
 pub(crate) fn authorize(app: &App, headers: &HeaderMap) -> Result<(), Problem> {
     let Some(token) = &app.token else {
         let detail = "This needs a token, and the server has none: start it with --token-file or TALLYGATE_TOKEN.";
-        return Err(Problem::of_status(StatusCode::FORBIDDEN, detail));
+        return Err(Problem::new(ProblemCode::Forbidden, detail));
     };
     let shown = headers.get(AUTHORIZATION).and_then(|value| value.to_str().ok());
     let shown =
@@ -94,28 +118,29 @@ pub(crate) fn authorize(app: &App, headers: &HeaderMap) -> Result<(), Problem> {
         return Ok(());
     }
     let detail = "This needs the server's token: send the header `Authorization: Bearer <token>`.";
-    Err(Problem::of_status(StatusCode::UNAUTHORIZED, detail))
+    Err(Problem::new(ProblemCode::Unauthorized, detail))
 }
 
-/// The store could not answer, and there is no policy that says what to do then. What it said in detail is for the
-/// operator's log, not for callers.
+/// The store could not answer, and there is no policy that says what to do. The details are in the log, not in the answer.
 fn store_problem(error: &StoreError) -> Problem {
     let detail = match error {
         StoreError::Ambiguous { .. } => "The store did not answer in time; the call may have been charged.",
         StoreError::Overloaded { .. } => "Too many calls are under way; nothing was charged.",
-        StoreError::Corrupt { .. } => "The store holds something Tallygate did not write.",
+        StoreError::Corrupt { .. } => "The store holds a value that Tallygate did not write.",
         _ => "The store cannot answer now; nothing was charged.",
     };
-    Problem::of_status(StatusCode::SERVICE_UNAVAILABLE, detail)
+    Problem::new(ProblemCode::StoreUnavailable, detail)
 }
 
-/// Why a question has no answer, as callers are told.
 impl From<AnswerError> for Refused {
     fn from(error: AnswerError) -> Self {
         Self::from(match error {
-            AnswerError::UnknownDomain { .. } => Problem::of_status(StatusCode::NOT_FOUND, error.to_string()),
+            AnswerError::UnknownDomain { .. } => Problem::new(ProblemCode::UnknownDomain, error.to_string()),
             AnswerError::Check(CheckError::Store(error)) => store_problem(&error),
-            AnswerError::Check(_) => Problem::bad_request(error.to_string()),
+            AnswerError::Check(CheckError::Invalid(InvalidCheck::CostAboveCapacity { .. })) => {
+                Problem::new(ProblemCode::CostTooLarge, json::sentence(&error.to_string()))
+            }
+            AnswerError::Check(_) => json::invalid(error),
         })
     }
 }

@@ -1,5 +1,4 @@
-//! HTTP on a listener: HTTP/1.1 and HTTP/2 on the same port, with the limits and timeouts that a port open to strangers
-//! needs.
+//! HTTP on a listener: HTTP/1.1 and HTTP/2 on the same port, with the limits and timeouts that an exposed port needs.
 
 mod activity;
 mod body;
@@ -15,18 +14,18 @@ use tokio_util::sync::CancellationToken;
 
 use crate::accept::{self, ListenSettings, ListenStats, Listener, Port, Tls};
 
-/// A router, and what limits its requests. Clones share the limit.
+/// A router, and the limit on its requests. Clones share the limit.
 #[derive(Debug, Clone)]
 struct Http {
     router: Router,
     in_flight: Arc<Semaphore>,
 }
 
-/// Serves `router` until `shutdown` is cancelled; then stops accepting, lets what is under way finish for
-/// `settings.drain_timeout`, cuts the rest, and returns how many connections it cut.
+/// Serves `router` until `shutdown` is cancelled. Then it stops accepting, lets open requests finish for
+/// `settings.drain_timeout`, closes the remaining connections, and returns how many there were.
 ///
-/// Handlers find axum's `ConnectInfo<SocketAddr>` in the extensions of a request. What tonic's `Routes::into_axum_router`
-/// makes fits, too.
+/// Requests have axum's `ConnectInfo<SocketAddr>` as an extension. A router from tonic's `Routes::into_axum_router` works,
+/// too.
 pub async fn serve(
     listener: Listener,
     name: &'static str,

@@ -1,4 +1,4 @@
-//! What callers ask, whichever edge reads it.
+//! What a call asks, whichever edge reads it.
 
 use tallygate::{Action, Ask, Check, Cost, Descriptor, Key, KeyError, Limit, Timestamp, Verb};
 
@@ -11,26 +11,26 @@ pub(crate) struct Question {
 /// Which limits a call is about.
 #[derive(Debug)]
 pub(crate) enum About {
-    /// The policies of a domain that the descriptors fall under. What to charge is said for each descriptor: Envoy's
-    /// protocol may mix checks, peeks and refunds in one call.
+    /// The policies of a domain that the descriptors match. Each descriptor has its own action, because Envoy's protocol
+    /// can mix checks, peeks and refunds in one call.
     Policies { domain: String, asks: Vec<Ask> },
-    /// A limit that the caller brings along.
+    /// A limit that the call carries.
     AdHoc(AdHoc),
 }
 
-/// A key and its limit. Made by [`AdHoc::new`] only, which validates them.
+/// A key and its limit, validated by [`AdHoc::new`].
 #[derive(Debug)]
 pub(crate) struct AdHoc {
     pub(crate) policy: String,
     pub(crate) key: String,
     pub(crate) limit: Limit,
-    cost: Cost,
+    pub(crate) cost: Cost,
     charged_at: Option<Timestamp>,
 }
 
 impl Question {
-    /// About the policies of `domain`, the same for every descriptor. A refund is of units charged at `charged_at`, or
-    /// just now.
+    /// About the policies of `domain`, with the same action for every descriptor. A refund returns units charged at
+    /// `charged_at`, by default just now.
     pub(crate) fn by_policy(
         verb: Verb,
         domain: String,

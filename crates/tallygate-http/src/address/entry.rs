@@ -1,7 +1,7 @@
 //! The entries of `X-Forwarded-For` and `Forwarded`, read from the right.
 //!
-//! Everything left of what a trusted proxy wrote is the attacker's, quotes included. So lines are cut from the right,
-//! where the trusted text is: nothing further left can change how it is read.
+//! An attacker may have written everything left of what a trusted proxy wrote, quotes included. So lines are split from
+//! the right, where the trusted text is: nothing further left can change how it is read.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -26,13 +26,13 @@ pub(super) fn from_the_right(line: &[u8]) -> impl Iterator<Item = &[u8]> {
     })
 }
 
-/// Whether an odd number of backslashes stands before it.
+/// Whether an odd number of backslashes precedes it.
 fn is_escaped(line: &[u8], at: usize) -> bool {
     line[..at].iter().rev().take_while(|&&byte| byte == b'\\').count() % 2 == 1
 }
 
-/// The address of a whole entry: `192.0.2.7`, `192.0.2.7:4711`, `[2001:db8::1]:4711`, any of them in quotes. `None` for
-/// `unknown`, `_hidden` and whatever else is none.
+/// The address of an entry: `192.0.2.7`, `192.0.2.7:4711`, `[2001:db8::1]:4711`, any of them in quotes. `None` for
+/// `unknown`, `_hidden` and anything else.
 pub(super) fn address(entry: &[u8]) -> Option<IpAddr> {
     let entry = unquoted(str::from_utf8(entry).ok()?.trim_matches([' ', '\t']))?;
     let address = entry.parse().ok().or_else(|| with_port(entry));
@@ -45,7 +45,7 @@ pub(super) fn forwarded_for(element: &[u8]) -> Option<IpAddr> {
     let mut found = None;
     for pair in pairs(element) {
         let (name, value) = pair.split_once('=')?;
-        // Said twice, neither is to be believed.
+        // Given twice, neither is trusted.
         if name.trim_matches([' ', '\t']).eq_ignore_ascii_case("for") && found.replace(value).is_some() {
             return None;
         }
@@ -66,7 +66,7 @@ fn pairs(element: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-/// Without its quotes. No address needs an escape within them.
+/// Without its quotes. Addresses have no escapes.
 fn unquoted(entry: &str) -> Option<&str> {
     match entry.strip_prefix('"') {
         Some(rest) => rest.strip_suffix('"'),
@@ -74,7 +74,7 @@ fn unquoted(entry: &str) -> Option<&str> {
     }
 }
 
-/// Ports are read over. That of `Forwarded` may be hidden: `192.0.2.7:_port`.
+/// Ignores the port. In `Forwarded` it may be obfuscated: `192.0.2.7:_port`.
 fn with_port(entry: &str) -> Option<IpAddr> {
     if let Ok(socket) = entry.parse::<SocketAddr>() {
         return Some(socket.ip());
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_address_is_none() {
+    fn anything_that_is_not_an_address_is_none() {
         for entry in [
             "",
             " ",

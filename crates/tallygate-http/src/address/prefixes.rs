@@ -1,11 +1,11 @@
-//! How much of an address counts as one caller.
+//! How much of an address identifies one client.
 
 use std::net::{IpAddr, Ipv6Addr};
 
 use ipnet::IpNet;
 
-/// The leading bits of an address that name one caller: by default all 32 of IPv4, and 64 of IPv6, where anybody has
-/// that many addresses to rotate through. More bits than there are count as all.
+/// The leading bits of an address that identify one client. Defaults to all 32 of IPv4 and 64 of IPv6, where one client
+/// can use a whole /64. More bits than an address has count as all.
 ///
 /// ```
 /// use tallygate_http::Prefixes;
@@ -32,8 +32,8 @@ impl Default for Prefixes {
 }
 
 impl Prefixes {
-    /// The text that stands for the caller: the address if all of it counts, else its network. An IPv4 address in IPv6
-    /// clothes is an IPv4 address.
+    /// The text that identifies the client: the address if all bits count, else its network. IPv4-mapped IPv6 addresses are
+    /// IPv4 addresses.
     pub fn mask(self, address: IpAddr) -> String {
         let address = address.to_canonical();
         let (prefix, whole) = match address {

@@ -1,4 +1,4 @@
-//! Whom to believe: networks of proxies, or how many of them stand in front.
+//! Which proxies are trusted: networks, or a number of hops.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -7,10 +7,9 @@ use std::str::FromStr;
 
 use ipnet::{IpNet, Ipv4Net};
 
-/// Which hops in front of us tell the truth about whom they serve. By default none.
+/// Which proxies are trusted to report the client. By default none.
 ///
-/// Written as networks and addresses (`10.0.0.0/8, 192.0.2.7, fd00::/8`), as a number of hops (`2`), or as nothing
-/// (`none`).
+/// Written as networks and addresses (`10.0.0.0/8, 192.0.2.7, fd00::/8`), as a number of hops (`2`), or as `none`.
 ///
 /// ```
 /// use tallygate_http::TrustedProxies;
@@ -34,19 +33,19 @@ pub(super) enum Trusted {
 }
 
 impl TrustedProxies {
-    /// Nobody: the peer of the connection is the caller.
+    /// No proxy: the peer of the connection is the client.
     pub fn none() -> Self {
         Self(Trusted::Nobody)
     }
 
-    /// Exactly so many proxies, whatever their addresses; zero is nobody.
+    /// Exactly so many proxies, whatever their addresses. Zero is [`none`](Self::none).
     ///
     /// Use this only if all traffic passes through all of these proxies: a client that connects directly can forge the header.
     pub fn hops(count: usize) -> Self {
         Self(NonZeroUsize::new(count).map_or(Trusted::Nobody, Trusted::Hops))
     }
 
-    /// Whether a peer of this address is believed. With a number of hops, every peer is.
+    /// Whether a peer of this address is trusted. With a number of hops, every peer is.
     pub fn trusts(&self, peer: IpAddr) -> bool {
         match &self.0 {
             Trusted::Nobody => false,
@@ -55,12 +54,12 @@ impl TrustedProxies {
         }
     }
 
-    /// Whether nobody is trusted, so that no header is ever read.
+    /// Whether no proxy is trusted, so that no header is read.
     pub fn is_none(&self) -> bool {
         matches!(self.0, Trusted::Nobody)
     }
 
-    /// Whether every address is trusted, so that every caller may name itself: a setting to warn of.
+    /// Whether every address is trusted, so that every client can forge its address. Worth a warning.
     ///
     /// ```
     /// use tallygate_http::TrustedProxies;
@@ -74,13 +73,13 @@ impl TrustedProxies {
     }
 }
 
-/// The text names no proxies.
+/// The text is not a list of proxies.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "`{part}` is no proxy: write networks or addresses, for example `10.0.0.0/8,192.0.2.7`, a number of hops, or `none`"
+    "invalid proxy `{part}`: write networks or addresses, for example `10.0.0.0/8,192.0.2.7`, a number of hops, or `none`"
 )]
 pub struct InvalidProxies {
-    /// The part at fault.
+    /// The invalid part.
     pub part: String,
 }
 

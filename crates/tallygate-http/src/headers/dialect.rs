@@ -1,11 +1,11 @@
-//! Which set of headers a client is told its limits in.
+//! Which set of response headers reports the limits.
 
 use std::time::{Duration, SystemTime};
 
 use tallygate::words;
 
 words! {
-    /// A set of response headers. Whichever it is, a denial also carries `Retry-After`: that is plain HTTP.
+    /// A set of response headers. A denial also has `Retry-After`, whatever the dialect.
     ///
     /// ```
     /// use tallygate_http::Dialect;
@@ -28,30 +28,27 @@ words! {
         XEpoch = "x-epoch",
         /// `X-RateLimit-Limit`, `-Remaining`, and `-Reset` in seconds from now, as Envoy sends them.
         XDelta = "x-delta",
-        /// No such headers; `Retry-After` on a denial stays.
+        /// None but `Retry-After` on a denial.
         Off = "off",
     }
 }
 
 impl Dialect {
-    /// Whether its headers are lists, to which each layer that a response passes adds its own.
+    /// Whether its headers are lists that every layer on the way appends to.
     pub fn is_list(self) -> bool {
         self == Self::Draft10
     }
 
-    /// The time since 1970 for [`Headers::unix_now`](crate::Headers), in the one dialect that tells an instant; zero in others.
+    /// The time since 1970 for [`Headers::unix_now`](crate::Headers) in the dialect that reports an instant; zero in others.
     pub fn unix_now(self) -> Duration {
         match self {
-            #[expect(
-                clippy::disallowed_methods,
-                reason = "decides nothing: the header tells an instant of the caller's clock"
-            )]
+            #[expect(clippy::disallowed_methods, reason = "the header reports an instant; no decision depends on it")]
             Self::XEpoch => SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default(),
             _ => Duration::ZERO,
         }
     }
 
-    /// The value of `Access-Control-Expose-Headers` without which scripts in a browser see none of the headers.
+    /// The value of `Access-Control-Expose-Headers` that lets scripts in a browser read the headers.
     ///
     /// ```
     /// use tallygate_http::Dialect;

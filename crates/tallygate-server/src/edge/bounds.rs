@@ -1,6 +1,6 @@
-//! How large a call may be, at every edge. Everything is bounded before it becomes part of a key.
+//! The largest call that an edge accepts. Everything is bounded before it becomes part of a key.
 
-use tallygate_http::{Problem, digest};
+use tallygate_http::digest;
 
 /// The most descriptors of a call.
 pub(super) const MAX_DESCRIPTORS: usize = 32;
@@ -11,20 +11,20 @@ pub(super) const MAX_KEY: usize = 128;
 /// The longest value of an entry, in bytes.
 pub(super) const MAX_VALUE: usize = 1024;
 
-/// Checks the size of an entry, for callers that can be told.
-pub(super) fn check_entry(key: &str, value: &str) -> Result<(), Problem> {
-    let complain = |what: &str, bytes: usize, most: usize| {
-        Err(Problem::bad_request(format!("{what} of an entry has {bytes} bytes: 1 to {most} are allowed.")))
-    };
+/// Checks the size of an entry.
+pub(super) fn check_entry(key: &str, value: &str) -> Result<(), String> {
     match (key.len(), value.len()) {
-        (bytes, _) if !key_fits(key) => complain("The key", bytes, MAX_KEY),
-        (_, bytes) if bytes > MAX_VALUE => complain("The value", bytes, MAX_VALUE),
+        (bytes, _) if !key_fits(key) => Err(format!("a key has {bytes} bytes; 1 to {MAX_KEY} are allowed")),
+        (_, bytes) if bytes > MAX_VALUE => {
+            let key = key.escape_debug();
+            Err(format!("the value of `{key}` has {bytes} bytes; at most {MAX_VALUE} are allowed"))
+        }
         _ => Ok(()),
     }
 }
 
-/// Replaces by its digest what is too long. For proxies: what their callers send must not become an error, because
-/// proxies let a call pass that cannot be decided.
+/// Replaces a key or value that is too long by its digest. For proxies: what their clients send must not become an error,
+/// because proxies let a call pass that cannot be decided.
 pub(super) fn bounded_entry(mut key: String, mut value: String) -> (String, String) {
     if !key_fits(&key) {
         key = digest(key.as_bytes());

@@ -1,4 +1,4 @@
-//! `/json`: Envoy's rate limit service for those who do not speak gRPC, as envoyproxy/ratelimit offers it.
+//! `/json`: Envoy's rate limit service without gRPC, as envoyproxy/ratelimit offers it.
 
 pub(crate) mod request;
 mod response;
@@ -8,21 +8,22 @@ use std::sync::Arc;
 use axum::body::Bytes;
 use axum::extract::State;
 use axum::response::Response;
-use http::StatusCode;
-use tallygate_http::Problem;
+use http::{HeaderMap, StatusCode};
+use tallygate_http::{Problem, ProblemCode};
 
-use super::json::{Refused, json_response, read_object};
+use super::json::{Refused, json_response, read_object, require_plain, sentence};
 use super::rls::should_rate_limit;
 use crate::app::App;
 use crate::decision_event::Api;
 use crate::proto::envoy::service::ratelimit::v3::rate_limit_response::Code;
 
-/// 200 if the call may pass, 429 if not. What the body is said to be is not looked at: callers of the original send
-/// anything.
-pub(super) async fn answer(State(app): State<Arc<App>>, body: Bytes) -> Result<Response, Refused> {
-    let request = read_object(&body).inspect_err(|_| app.reject(Api::Json))?;
+/// 200 if the call may pass, 429 if not. `Content-Type` is ignored: callers of the original send anything.
+pub(super) async fn answer(State(app): State<Arc<App>>, headers: HeaderMap, body: Bytes) -> Result<Response, Refused> {
+    let request = require_plain(&headers).and_then(|()| read_object(&body));
+    let request = request.inspect_err(|_| app.reject(Api::Json))?;
     let answer = should_rate_limit(&app, Api::Json, request, None).await;
-    let (response, metadata) = answer.map_err(Problem::bad_request)?;
+    let invalid = |reason: String| Problem::new(ProblemCode::InvalidField, sentence(&reason));
+    let (response, metadata) = answer.map_err(invalid)?;
     let status = match response.overall_code() {
         Code::OverLimit => StatusCode::TOO_MANY_REQUESTS,
         Code::Ok | Code::Unknown => StatusCode::OK,

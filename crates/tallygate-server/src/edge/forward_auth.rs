@@ -1,4 +1,4 @@
-//! `/v1/forward-auth`: a proxy asks whether a request of somebody else may pass.
+//! `/v1/forward-auth`: a proxy asks whether a request may pass.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -9,15 +9,18 @@ use http::header::{HOST, HeaderName};
 use http::{HeaderMap, Method, StatusCode};
 use percent_encoding::percent_decode_str;
 use tallygate::{Cost, Descriptor, Outcome, Verb, Verdict};
-use tallygate_http::{Dialect, Prefixes, Problem, client_address, digest, verdict_headers, verdict_problem};
+use tallygate_http::{
+    Dialect, Prefixes, Problem, ProblemCode, client_address, digest, verdict_headers, verdict_problem,
+};
 
 use super::bounds::{MAX_ENTRIES, MAX_KEY, bounded_entry};
-use super::json::{Refused, problem_json};
+use super::json::{Refused, problem_json, sentence};
+use crate::answer::AnswerError;
 use crate::app::App;
 use crate::decision_event::Api;
 use crate::question::Question;
 
-/// The proxies' names for the method, the target and the host of the request they hold.
+/// Where proxies put the method, the target and the host of the request.
 const METHOD: [HeaderName; 2] =
     [HeaderName::from_static("x-forwarded-method"), HeaderName::from_static("x-original-method")];
 const URI: [HeaderName; 3] = [
@@ -27,21 +30,22 @@ const URI: [HeaderName; 3] = [
 ];
 const FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
 
-/// The most headers that become entries as they are, and the most that are hashed first: with the four that are always
-/// there, no more than a descriptor may have.
+/// The most headers that become entries unchanged, and the most that are hashed first. With the four entries of every
+/// request, no more than a descriptor may have.
 const MAX_HEADERS: usize = (MAX_ENTRIES - 4) / 2;
 
-/// What the proxy's configuration says, in the query.
+/// The query, which the proxy's configuration sets.
 #[derive(Debug)]
 struct Settings {
-    domain: String,
+    /// `default` if absent.
+    domain: Option<String>,
     deny_status: StatusCode,
     cost: Cost,
-    /// Headers that become entries as they are, and those that are hashed first.
+    /// Headers that become entries, and whether they are hashed first.
     headers: Vec<(HeaderName, bool)>,
 }
 
-/// 200 lets the request pass; anything else is shown to the caller, as far as the proxy can.
+/// 200 lets the request pass. The proxy sends anything else to its client.
 pub(super) async fn answer(
     State(app): State<Arc<App>>,
     ConnectInfo(peer): ConnectInfo<SocketAddr>,
@@ -52,8 +56,15 @@ pub(super) async fn answer(
     let read = Settings::read(query.as_deref().unwrap_or_default())
         .and_then(|settings| Ok((descriptor(&app, peer, &method, &headers, &settings)?, settings)));
     let (descriptor, settings) = read.inspect_err(|_| app.reject(Api::ForwardAuth))?;
-    let question = Question::by_policy(Verb::Check, settings.domain, [descriptor], settings.cost, None);
-    let answer = app.answer(Api::ForwardAuth, &question, None).await?;
+    let domain = settings.domain.as_deref().unwrap_or("default").to_owned();
+    let question = Question::by_policy(Verb::Check, domain, [descriptor], settings.cost, None);
+    let answer = app.answer(Api::ForwardAuth, &question, None).await.map_err(|error| match error {
+        AnswerError::UnknownDomain { hint, .. } if settings.domain.is_none() => {
+            let detail = format!("The query names no domain, and there is no domain `default`: add `?domain=`; {hint}");
+            Refused::from(Problem::new(ProblemCode::UnknownDomain, detail))
+        }
+        error => error.into(),
+    })?;
     Ok(write(&answer.into_verdict(), settings.deny_status, app.dialect))
 }
 
@@ -63,7 +74,7 @@ fn write(verdict: &Verdict, deny_status: StatusCode, dialect: Dialect) -> Respon
         outcome => {
             let problem = verdict_problem(verdict);
             let status = if outcome == Outcome::Denied { deny_status } else { problem.status() };
-            problem_json(status, &problem.to_json())
+            problem_json(status, &problem.with_status(Some(status)))
         }
     };
     verdict_headers(verdict, dialect, response.headers_mut());
@@ -73,33 +84,29 @@ fn write(verdict: &Verdict, deny_status: StatusCode, dialect: Dialect) -> Respon
 impl Settings {
     fn read(query: &str) -> Result<Self, Problem> {
         const KNOWN: [&str; 5] = ["domain", "deny_status", "cost", "header", "secret"];
-        let mut settings = Self {
-            domain: "default".to_owned(),
-            deny_status: StatusCode::TOO_MANY_REQUESTS,
-            cost: Cost::ONE,
-            headers: Vec::new(),
-        };
+        let mut settings =
+            Self { domain: None, deny_status: StatusCode::TOO_MANY_REQUESTS, cost: Cost::ONE, headers: Vec::new() };
         for (name, value) in form_urlencoded::parse(query.as_bytes()) {
             match &*name {
-                "domain" => settings.domain = value.into_owned(),
+                "domain" => settings.domain = Some(value.into_owned()),
                 "deny_status" => settings.deny_status = deny_status(&value)?,
                 "cost" => {
-                    settings.cost = value.parse().map_err(|error| Problem::bad_request(format!("`cost`: {error}")))?;
+                    settings.cost = value.parse().map_err(|error| invalid(format!("`cost`: {error}")))?;
                 }
                 "header" => settings.headers.push((header(&value)?, false)),
                 "secret" => settings.headers.push((header(&value)?, true)),
                 unknown => {
                     let near = tallygate::nearest(unknown, &KNOWN).unwrap_or("domain");
                     let unknown = unknown.escape_debug();
-                    return Err(Problem::bad_request(format!("`{unknown}` is no parameter: did you mean `{near}`?")));
+                    return Err(invalid(format!("unknown parameter `{unknown}`: did you mean `{near}`?")));
                 }
             }
         }
         for (kind, secret) in [("header", false), ("secret", true)] {
             let count = settings.headers.iter().filter(|(_, other)| *other == secret).count();
             if count > MAX_HEADERS {
-                // One left out silently would be a limit that does not hold.
-                return Err(Problem::bad_request(format!(
+                // Dropping one silently would drop its limit.
+                return Err(invalid(format!(
                     "`{kind}` is given {count} times: at most {MAX_HEADERS} headers become entries."
                 )));
             }
@@ -111,17 +118,21 @@ impl Settings {
 fn deny_status(text: &str) -> Result<StatusCode, Problem> {
     let refusal = text.parse::<u16>().ok().filter(|code| (400..600).contains(code));
     let status = refusal.and_then(|code| StatusCode::from_u16(code).ok());
-    status.ok_or_else(|| Problem::bad_request("`deny_status` must be a status from 400 to 599, for example 403."))
+    status.ok_or_else(|| invalid("`deny_status` must be a status from 400 to 599, for example 403."))
 }
 
 fn header(name: &str) -> Result<HeaderName, Problem> {
     if name.len() > MAX_KEY {
-        return Err(Problem::bad_request(format!("A header's name has at most {MAX_KEY} bytes.")));
+        return Err(invalid(format!("A header name has at most {MAX_KEY} bytes.")));
     }
-    name.parse().map_err(|_| Problem::bad_request(format!("`{}` is no header's name.", name.escape_debug())))
+    name.parse().map_err(|_| invalid(format!("invalid header name `{}`.", name.escape_debug())))
 }
 
-/// What the proxy knows of the request: `remote_address`, `method`, `host`, `path`, then the headers asked for.
+fn invalid(detail: impl AsRef<str>) -> Problem {
+    Problem::new(ProblemCode::InvalidParameter, sentence(detail.as_ref()))
+}
+
+/// What the proxy forwards of the request: `remote_address`, `method`, `host`, `path`, then the headers of the query.
 fn descriptor(
     app: &App,
     peer: SocketAddr,
@@ -131,14 +142,13 @@ fn descriptor(
 ) -> Result<Descriptor, Problem> {
     let proxy = peer.ip();
     if !app.trust.proxies.trusts(proxy) {
-        let detail = format!(
-            "{proxy} is not trusted to ask for others: add it to --trusted-proxies (TALLYGATE_TRUSTED_PROXIES)."
-        );
-        // Not 403, which nginx would take for a denial: whoever set this up wrongly should see it.
-        return Err(Problem::of_status(StatusCode::MISDIRECTED_REQUEST, detail));
+        let detail =
+            format!("{proxy} is not a trusted proxy: add it to --trusted-proxies (TALLYGATE_TRUSTED_PROXIES).");
+        // Not 403, which nginx takes for a denial: a wrong configuration should be visible.
+        return Err(Problem::new(ProblemCode::UntrustedProxy, detail));
     }
     let caller = Prefixes::default().mask(client_address(proxy, headers, &app.trust));
-    // The first that is there, whatever its bytes: passing over it would believe one that the caller wrote, or none.
+    // The first that is present, whatever its bytes: skipping it would trust one that the client wrote, or none.
     let first = |names: &[HeaderName]| {
         names.iter().find_map(|name| Some(String::from_utf8_lossy(headers.get(name)?.as_bytes())))
     };
@@ -158,12 +168,12 @@ fn descriptor(
             entries.push((name.as_str().to_owned(), value));
         }
     }
-    // A long path is the caller's doing, and must not become an error that lets it pass.
+    // The client chooses the path: a long one must not become an error that lets the request pass.
     Ok(entries.into_iter().map(|(key, value)| bounded_entry(key, value)).collect())
 }
 
-/// One way to write a path, however it was written: escapes read, `//` and dots resolved. Otherwise `/x/../login` would not
-/// be `/login`, and its limit would not hold.
+/// The normal form of a path: escapes decoded, `//` and dots resolved. Otherwise `/x/../login` would evade the limit of
+/// `/login`.
 fn normal_path(written: &str) -> String {
     let text = percent_decode_str(written).decode_utf8_lossy();
     let mut parts: Vec<&str> = Vec::new();

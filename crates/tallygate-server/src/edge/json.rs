@@ -1,53 +1,234 @@
 //! JSON bodies: read from requests, written to responses.
 
+use std::fmt;
+
 use axum::body::Body;
 use axum::response::{IntoResponse, Response};
-use http::header::{CACHE_CONTROL, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
+use http::header::{CACHE_CONTROL, CONTENT_ENCODING, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
 use http::{HeaderMap, HeaderValue, StatusCode};
-use serde::de::{DeserializeOwned, Error as _};
-use serde::{Deserialize, Deserializer};
+use serde::de::{DeserializeOwned, Error as _, MapAccess, SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Number, Value};
-use tallygate_http::{Problem, SOON, sanitize};
+use tallygate_http::{Problem, ProblemCode, SOON, sanitize};
 
-/// JSON must be said to be JSON: a browser cannot send it across sites without asking first.
+/// More than any object of a request has. Bounds the search for duplicates.
+const MAX_MEMBERS: usize = 64;
+
+/// A JSON value. Objects keep the order of their members, because the entries of a descriptor are ordered.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) enum Json {
+    Null,
+    Bool(bool),
+    Number(Number),
+    String(String),
+    List(Vec<Json>),
+    Object(Vec<(String, Json)>),
+}
+
+impl Json {
+    /// What it is, for messages.
+    pub(super) fn kind(&self) -> &'static str {
+        match self {
+            Self::Null => "null",
+            Self::Bool(_) => "a boolean",
+            Self::Number(_) => "a number",
+            Self::String(_) => "a string",
+            Self::List(_) => "a list",
+            Self::Object(_) => "an object",
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Json {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        from.deserialize_any(AnyJson)
+    }
+}
+
+struct AnyJson;
+
+impl<'de> Visitor<'de> for AnyJson {
+    type Value = Json;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("JSON")
+    }
+
+    fn visit_unit<E>(self) -> Result<Json, E> {
+        Ok(Json::Null)
+    }
+
+    fn visit_bool<E>(self, flag: bool) -> Result<Json, E> {
+        Ok(Json::Bool(flag))
+    }
+
+    fn visit_i64<E>(self, number: i64) -> Result<Json, E> {
+        Ok(Json::Number(number.into()))
+    }
+
+    fn visit_u64<E>(self, number: u64) -> Result<Json, E> {
+        Ok(Json::Number(number.into()))
+    }
+
+    fn visit_f64<E>(self, number: f64) -> Result<Json, E> {
+        Ok(Number::from_f64(number).map_or(Json::Null, Json::Number))
+    }
+
+    fn visit_str<E>(self, text: &str) -> Result<Json, E> {
+        Ok(Json::String(text.to_owned()))
+    }
+
+    fn visit_string<E>(self, text: String) -> Result<Json, E> {
+        Ok(Json::String(text))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut from: A) -> Result<Json, A::Error> {
+        let mut list = Vec::new();
+        while let Some(item) = from.next_element()? {
+            list.push(item);
+        }
+        Ok(Json::List(list))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut from: A) -> Result<Json, A::Error> {
+        let mut members: Vec<(String, Json)> = Vec::new();
+        while let Some(name) = from.next_key::<String>()? {
+            if members.len() == MAX_MEMBERS {
+                return Err(A::Error::custom(format!("an object has more than {MAX_MEMBERS} members")));
+            }
+            // A parser that takes the last and a proxy that takes the first would see two different requests.
+            if members.iter().any(|(other, _)| *other == name) {
+                return Err(A::Error::custom(format!("the member `{}` occurs twice", name.escape_debug())));
+            }
+            members.push((name, from.next_value()?));
+        }
+        Ok(Json::Object(members))
+    }
+}
+
+/// The members of an object in a request, taken one by one. Null means absent.
+#[derive(Debug)]
+pub(super) struct Fields(Vec<(String, Json)>);
+
+impl Fields {
+    /// Reads a body. `example` shows what it should look like.
+    pub(super) fn read(body: &[u8], example: &str) -> Result<Self, Problem> {
+        let complain = |detail| Err(Problem::new(ProblemCode::InvalidJson, detail));
+        if body.trim_ascii().is_empty() {
+            return complain(format!("The body is empty: send a JSON object, for example {example}."));
+        }
+        match serde_json::from_slice(body) {
+            Ok(Json::Object(members)) => Ok(Self(members)),
+            Ok(other) => {
+                complain(format!("The body must be a JSON object, not {}: for example {example}.", other.kind()))
+            }
+            Err(error) => complain(format!("The body is not valid JSON: {error}.")),
+        }
+    }
+
+    pub(super) fn has(&self, name: &str) -> bool {
+        self.0.iter().any(|(other, value)| other == name && *value != Json::Null)
+    }
+
+    pub(super) fn take(&mut self, name: &str) -> Option<Json> {
+        let at = self.0.iter().position(|(other, _)| other == name)?;
+        Some(self.0.swap_remove(at).1).filter(|value| *value != Json::Null)
+    }
+
+    pub(super) fn string(&mut self, name: &str) -> Result<Option<String>, Problem> {
+        match self.take(name) {
+            None => Ok(None),
+            Some(Json::String(text)) => Ok(Some(text)),
+            Some(Json::Number(number)) => {
+                Err(invalid(format!("`{name}` must be a string, not a number: write \"{number}\", in quotes.")))
+            }
+            Some(other) => Err(invalid(format!("`{name}` must be a string, not {}.", other.kind()))),
+        }
+    }
+
+    /// A whole number. `5.0` is one, to JSON Schema and to languages that have only floats.
+    pub(super) fn whole<T: TryFrom<i128>>(&mut self, name: &str) -> Result<Option<T>, Problem> {
+        let number = match self.take(name) {
+            None => return Ok(None),
+            Some(Json::Number(number)) => number,
+            Some(other) => {
+                let kind = other.kind();
+                return Err(invalid(format!("`{name}` must be a whole number, not {kind}: for example \"{name}\":1.")));
+            }
+        };
+        let fitting = exact(&number).and_then(|exact| T::try_from(exact).ok());
+        fitting.map(Some).ok_or_else(|| match number.as_f64().is_some_and(|float| float < 0.0) && name == "cost" {
+            true => invalid("`cost` cannot be negative: use /v1/refund to give units back."),
+            false => invalid(format!("`{name}` must be a whole number of at most 64 bits, not {number}.")),
+        })
+    }
+
+    pub(super) fn float(&mut self, name: &str) -> Result<Option<f64>, Problem> {
+        match self.take(name) {
+            None => Ok(None),
+            Some(Json::Number(number)) => Ok(number.as_f64()),
+            Some(other) => Err(invalid(format!("`{name}` must be a number, not {}.", other.kind()))),
+        }
+    }
+
+    /// Refuses fields that are not `known`.
+    pub(super) fn only(&self, known: &[&str]) -> Result<(), Problem> {
+        let Some((name, _)) = self.0.iter().find(|(name, _)| !known.contains(&name.as_str())) else { return Ok(()) };
+        let hint = tallygate::nearest(name, known).map(|near| format!(" did you mean `{near}`?")).unwrap_or_default();
+        let (name, all) = (name.escape_debug(), known.join(", "));
+        Err(invalid(format!("unknown field `{name}`:{hint} The fields are {all}.")))
+    }
+}
+
+/// A field is invalid. The detail is made a sentence.
+pub(super) fn invalid(detail: impl fmt::Display) -> Problem {
+    Problem::new(ProblemCode::InvalidField, sentence(&detail.to_string()))
+}
+
+/// The first line of a message, with a capital letter and a full stop.
+pub(super) fn sentence(message: &str) -> String {
+    let line = message.lines().next().unwrap_or_default();
+    let mut letters = line.chars();
+    let mut sentence: String = letters.next().into_iter().flat_map(char::to_uppercase).chain(letters).collect();
+    if !sentence.ends_with(['.', '?', '!']) {
+        sentence.push('.');
+    }
+    sentence
+}
+
+/// Requires `Content-Type: application/json`, which a web page cannot send to another site without permission.
 pub(super) fn require_json(headers: &HeaderMap) -> Result<(), Problem> {
     let content_type = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
     let essence = content_type.split(';').next().unwrap_or_default().trim();
-    if essence.eq_ignore_ascii_case("application/json") {
-        return Ok(());
+    if !essence.eq_ignore_ascii_case("application/json") {
+        let detail = "The body must be JSON: send the header `Content-Type: application/json`.";
+        return Err(Problem::new(ProblemCode::UnsupportedMediaType, detail));
     }
-    let detail = "The body must be JSON: send the header `Content-Type: application/json`.";
-    Err(Problem::of_status(StatusCode::UNSUPPORTED_MEDIA_TYPE, detail))
+    require_plain(headers)
 }
 
-/// Reads JSON; what is wrong with it is said without repeating it.
-pub(super) fn read_json<T: DeserializeOwned>(body: &[u8]) -> Result<T, Problem> {
-    serde_json::from_slice(body).map_err(|error| unreadable(&error))
+/// Requires a body that is not compressed.
+pub(super) fn require_plain(headers: &HeaderMap) -> Result<(), Problem> {
+    match headers.get(CONTENT_ENCODING) {
+        Some(encoding) if !encoding.as_bytes().eq_ignore_ascii_case(b"identity") => {
+            let detail = "Compressed bodies are not supported: send it without `Content-Encoding`.";
+            Err(Problem::new(ProblemCode::UnsupportedMediaType, detail))
+        }
+        _ => Ok(()),
+    }
 }
 
-/// Reads an object. Serde alone would take the fields of a struct from a list, too.
+/// Reads a message of protobuf's JSON. Serde alone would take the fields of a struct from a list, too.
 pub(super) fn read_object<T: DeserializeOwned>(body: &[u8]) -> Result<T, Problem> {
-    from_object(read_json(body)?)
+    let unreadable =
+        |error: serde_json::Error| Problem::new(ProblemCode::InvalidJson, format!("The body cannot be read: {error}."));
+    let object: Map<String, Value> = serde_json::from_slice(body).map_err(unreadable)?;
+    serde_json::from_value(Value::Object(object)).map_err(unreadable)
 }
 
-pub(super) fn from_object<T: DeserializeOwned>(object: Map<String, Value>) -> Result<T, Problem> {
-    serde_json::from_value(Value::Object(object)).map_err(|error| unreadable(&error))
-}
-
-fn unreadable(error: &serde_json::Error) -> Problem {
-    Problem::bad_request(format!("The body cannot be read: {error}."))
-}
-
-/// A whole number, if there is one.
-pub(super) fn whole<'de, D: Deserializer<'de>, T: TryFrom<i128>>(from: D) -> Result<Option<T>, D::Error> {
-    let Some(number) = Option::<Number>::deserialize(from)? else { return Ok(None) };
-    let fitting = exact(&number).and_then(|exact| T::try_from(exact).ok());
-    fitting.map(Some).ok_or_else(|| D::Error::custom(format!("`{number}` is not a whole number that fits here")))
-}
-
-/// The value of a whole number. `5.0` is one, to JSON Schema and to languages that know no other numbers.
+/// The value of a whole number.
 pub(super) fn exact(number: &Number) -> Option<i128> {
-    // Whole numbers that are too long for 64 bits are read as floats, too, and rounded: none of them is below this.
+    // Whole numbers that do not fit into 64 bits are read as floats, and rounded: none of them is below this.
     const TOO_LONG: f64 = (1_u64 << 63) as f64;
     number.as_i128().or_else(|| {
         let float = number.as_f64().filter(|float| float.fract() == 0.0 && float.abs() < TOO_LONG)?;
@@ -56,16 +237,16 @@ pub(super) fn exact(number: &Number) -> Option<i128> {
     })
 }
 
-pub(crate) fn ok(body: &Value) -> Response {
+pub(crate) fn ok(body: &impl Serialize) -> Response {
     json_response(StatusCode::OK, body)
 }
 
-/// JSON, never to be kept by a cache.
-pub(super) fn json_response(status: StatusCode, body: &Value) -> Response {
+/// JSON that caches must not store.
+pub(super) fn json_response(status: StatusCode, body: &impl Serialize) -> Response {
     response(status, "application/json", body)
 }
 
-/// What a caller is told instead of an answer.
+/// A request that is not answered, and why.
 #[derive(Debug)]
 pub(crate) struct Refused(Problem);
 
@@ -78,7 +259,7 @@ impl From<Problem> for Refused {
 impl IntoResponse for Refused {
     fn into_response(self) -> Response {
         let Self(problem) = self;
-        let mut response = problem_json(problem.status(), &problem.to_json());
+        let mut response = problem_json(problem.status(), &problem);
         let headers = response.headers_mut();
         match problem.status() {
             StatusCode::SERVICE_UNAVAILABLE => headers.insert(RETRY_AFTER, HeaderValue::from(SOON.as_secs())),
@@ -91,14 +272,19 @@ impl IntoResponse for Refused {
     }
 }
 
-/// The body of a problem, perhaps with more members, as a response.
-pub(super) fn problem_json(status: StatusCode, body: &Value) -> Response {
+/// A problem as a response, perhaps with more members.
+pub(super) fn problem_json(status: StatusCode, body: &impl Serialize) -> Response {
     response(status, Problem::CONTENT_TYPE, body)
 }
 
-/// Callers choose names, and operators read answers on terminals: what a terminal would obey is escaped.
-fn response(status: StatusCode, content_type: &'static str, body: &Value) -> Response {
-    let mut response = Response::new(Body::from(sanitize::json(&body.to_string()).into_owned()));
+/// Callers choose names, and operators read responses on terminals: terminal escapes are removed.
+fn response(status: StatusCode, content_type: &'static str, body: &impl Serialize) -> Response {
+    let text = serde_json::to_string(body).expect("its keys are strings");
+    let text = match sanitize::json(&text) {
+        std::borrow::Cow::Borrowed(_) => text,
+        std::borrow::Cow::Owned(escaped) => escaped,
+    };
+    let mut response = Response::new(Body::from(text));
     *response.status_mut() = status;
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
     response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));

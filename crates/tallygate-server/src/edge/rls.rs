@@ -1,4 +1,4 @@
-//! Envoy's rate limit service, and what gRPC clients expect beside it: health and reflection.
+//! Envoy's rate limit service, with health and reflection.
 
 mod codec;
 mod deadline;
@@ -27,7 +27,7 @@ use crate::proto::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitRes
 use health::Health;
 use service::RateLimits;
 
-/// Envoy's units, in seconds. A week comes in answers only.
+/// Envoy's units, in seconds. A week occurs in responses only.
 const UNITS: [(Unit, u64); 7] = [
     (Unit::Second, 1),
     (Unit::Minute, 60),
@@ -53,7 +53,7 @@ pub(crate) fn router(app: Arc<App>, settings: &ListenSettings) -> axum::Router {
         .into_axum_router()
 }
 
-/// Answers a request of Envoy's protocol, however it came in, and says what goes with the answer as metadata.
+/// Answers a request of Envoy's protocol, from gRPC or JSON, with its metadata.
 pub(super) async fn should_rate_limit(
     app: &App,
     api: Api,

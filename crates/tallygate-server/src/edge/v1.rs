@@ -13,7 +13,7 @@ use crate::app::App;
 use crate::decision_event::Api;
 use tallygate::Verb;
 
-/// Answers a question. Reset is for operators only.
+/// Answers a question. Reset needs the token.
 pub(super) async fn answer(verb: Verb, app: &App, headers: &HeaderMap, body: &Bytes) -> Result<Response, Refused> {
     if verb == Verb::Reset {
         authorize(app, headers)?;

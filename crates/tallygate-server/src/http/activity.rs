@@ -1,4 +1,4 @@
-//! What happens on a connection, and when it must end for want of it.
+//! Activity on a connection, and when an inactive one must end.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
@@ -10,20 +10,20 @@ use tokio_util::io::{InspectReader, InspectWriter};
 
 use crate::accept::ListenSettings;
 
-/// What an HTTP/2 connection begins with.
+/// The first bytes of an HTTP/2 connection.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-/// What happens on a connection, seen from its bytes and its requests. Times are milliseconds since its start.
+/// Activity on a connection: its bytes and its requests. Times are milliseconds since its start.
 ///
-/// hyper's own header timeout runs while a connection is idle too, which would make the two one; and it begins only
-/// after the version is known, so that a silent caller would never be cut.
+/// hyper's own header timeout also runs while a connection is idle, so the two could not differ; and it starts only once
+/// the version is known, so a silent client would never be disconnected.
 #[derive(Debug)]
 pub(super) struct Activity {
     started: Instant,
     http2: AtomicBool,
-    /// Requests whose answer is not fully sent.
+    /// Requests whose response is not fully sent.
     open: AtomicUsize,
-    /// When the header under way began, or `NONE`. At first, the connection itself.
+    /// When the current header began, or `NONE`. At first, when the connection began.
     header_since: AtomicU64,
     /// HTTP/1: the last byte either way. HTTP/2, where pings are bytes: the end of the last request.
     quiet_since: AtomicU64,
@@ -33,10 +33,10 @@ const NONE: u64 = u64::MAX;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Ending {
-    /// The caller left, or hyper found it in breach.
+    /// The client left, or violated the protocol.
     Done,
     SlowHeader,
-    /// Its answer is not being read.
+    /// The client does not read the response.
     Stalled,
     Idle,
     Old,
@@ -58,7 +58,7 @@ impl Activity {
         self.started.elapsed().as_millis().try_into().unwrap_or(NONE)
     }
 
-    /// A header is whole.
+    /// A header is complete.
     pub(super) fn request(self: &Arc<Self>) -> OpenRequest {
         self.open.fetch_add(1, Relaxed);
         self.header_since.store(NONE, Relaxed);
@@ -88,8 +88,8 @@ impl Activity {
         }
     }
 
-    /// When the connection must end if nothing changes; `None` while HTTP/2 requests are open, whose deadlines are
-    /// their own and whose dead peers the pings find.
+    /// When the connection must end if nothing changes. `None` while HTTP/2 requests are open: they have their own deadlines,
+    /// and pings find dead peers.
     pub(super) fn due(&self, settings: &ListenSettings) -> Option<(Instant, Ending)> {
         let at = |since: u64, patience| self.started + Duration::from_millis(since) + patience;
         let header_since = self.header_since.load(Relaxed);
@@ -103,7 +103,7 @@ impl Activity {
         if self.http2.load(Relaxed) {
             return None;
         }
-        // Nothing moves while a request is decided, so it must be given its time.
+        // There is no activity while a request is decided, so its timeout is added.
         Some((at(quiet_since, settings.idle_timeout + settings.request_timeout), Ending::Stalled))
     }
 }
@@ -120,13 +120,13 @@ impl Drop for OpenRequest {
     }
 }
 
-/// A stream whose bytes are noticed.
+/// A stream that records its activity.
 pub(super) fn watched<I>(stream: I, activity: &Arc<Activity>) -> impl AsyncRead + AsyncWrite + Unpin + Send + use<I>
 where
     I: AsyncRead + AsyncWrite + Unpin + Send,
 {
     let (reading, writing) = (Arc::clone(activity), Arc::clone(activity));
-    // How much of HTTP/2's preface is still to come; nothing once that is settled.
+    // The rest of HTTP/2's preface; empty once the version is known.
     let mut preface = PREFACE;
     let stream = InspectReader::new(stream, move |bytes: &[u8]| {
         if bytes.is_empty() {

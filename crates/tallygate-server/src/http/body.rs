@@ -1,4 +1,4 @@
-//! Bodies with a limit on the way in, and watched on the way out.
+//! Request bodies with a limit, and response bodies that keep their connection from being idle.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -13,8 +13,8 @@ use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 
 use super::activity::OpenRequest;
 
-/// Read and thrown away past the limit, as a multiple of it: closing on a caller that is still sending would reset the
-/// connection before it has read why.
+/// How much is read and discarded past the limit, as a multiple of it. Closing while a client still sends would reset the
+/// connection before it has read the response.
 const DISCARDED: usize = 4;
 
 #[derive(Clone, Debug, Default)]
@@ -35,10 +35,10 @@ impl BodyState {
 }
 
 #[derive(Debug, thiserror::Error)]
-#[error("the body is larger than this server reads")]
+#[error("the body is too large")]
 pub(super) struct TooLarge;
 
-/// A request's body that ends in an error past the limit.
+/// A request body that ends in an error past the limit.
 #[derive(Debug)]
 pub(super) struct RequestBody {
     inner: Incoming,
@@ -58,7 +58,7 @@ impl RequestBody {
         } else if declared > max as u64 {
             body.state.0.store(TOO_LARGE, Relaxed);
             body.left = 0;
-            // No point in reading what would not be read to its end anyhow.
+            // It would not be read to its end anyway.
             if declared > discard as u64 {
                 body.discard = 0;
             }
@@ -70,7 +70,7 @@ impl RequestBody {
         self.state.clone()
     }
 
-    /// Reads what may be thrown away, for the caller's sake.
+    /// Reads and discards, so that the client can finish sending.
     pub(super) async fn discard(mut self) {
         while let Some(Ok(_)) = std::future::poll_fn(|cx| Pin::new(&mut self).poll_frame(cx)).await {}
     }
@@ -116,7 +116,7 @@ impl http_body::Body for RequestBody {
     }
 }
 
-/// An answer's body: its connection is not idle before it is sent.
+/// A response body: until it is sent, its connection is not idle.
 #[derive(Debug)]
 pub(super) struct AnswerBody {
     inner: Body,
@@ -127,8 +127,7 @@ pub(super) struct AnswerBody {
 }
 
 impl AnswerBody {
-    /// A gRPC stream that waits for news ends when `closing` is cancelled: a watcher of the health service would
-    /// otherwise hold up every drain.
+    /// A gRPC stream ends when `closing` is cancelled. Otherwise a watcher of the health service would delay every drain.
     pub(super) fn new(inner: Body, open: OpenRequest, closing: Option<&CancellationToken>) -> Self {
         let closing = closing.filter(|_| !inner.is_end_stream());
         let closing = closing.map(|closing| Box::pin(closing.clone().cancelled_owned()));

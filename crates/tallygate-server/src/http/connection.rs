@@ -1,4 +1,4 @@
-//! One HTTP connection: how it is set up, and when it ends.
+//! One HTTP connection: its settings, and when it ends.
 
 use std::future::poll_fn;
 use std::net::SocketAddr;
@@ -57,10 +57,10 @@ impl Protocol for Http {
         };
         tracing::debug!(listener = port.name, addr = %peer, ?ending, "connection ends");
         let grace = match ending {
-            // Nothing left of these is worth waiting for.
+            // There is nothing to wait for.
             Ending::Done | Ending::SlowHeader | Ending::Stalled => return,
             Ending::Idle | Ending::Old => port.settings.age_grace,
-            // The listener decides when it has waited long enough, and cuts.
+            // The listener decides how long to wait, and closes the rest.
             Ending::Drained => Duration::MAX,
         };
         closing.cancel();
@@ -75,7 +75,7 @@ impl Protocol for Http {
 /// Drives the connection until it must end.
 async fn end(activity: &Activity, started: Instant, port: &Port, mut connection: Pin<&mut impl Future>) -> Ending {
     let settings = &port.settings;
-    // Give or take a tenth, so that connections opened together do not all come back together.
+    // With a jitter of a tenth, so that connections opened together do not reconnect together.
     let tenth = settings.max_age / 10;
     let until = started + jitter(settings.max_age - tenth, settings.max_age + tenth);
     let mut drain = pin!(port.drain.cancelled());
@@ -87,8 +87,8 @@ async fn end(activity: &Activity, started: Instant, port: &Port, mut connection:
         if drain.as_mut().poll(cx).is_ready() {
             return Poll::Ready(Ending::Drained);
         }
-        // Set back only to wake earlier: a busy connection moves its deadline with every request, and pays for
-        // that once, when the timer goes off for nothing.
+        // Reset only to wake earlier. A busy connection moves its deadline with every request, and pays for it once, when
+        // the timer fires early.
         if let Some((at, _)) = activity.due(settings)
             && at < timer.deadline()
         {

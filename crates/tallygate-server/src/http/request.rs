@@ -1,4 +1,4 @@
-//! One request: admitted or shed, under a deadline, its panics caught.
+//! One request: admitted or shed, with a deadline; panics are caught.
 
 use std::convert::Infallible;
 use std::future::poll_fn;
@@ -11,7 +11,7 @@ use std::task::Poll;
 
 use axum::body::Body;
 use axum::extract::ConnectInfo;
-use http::{Request, Response, header};
+use http::{Request, Response, Version, header};
 use hyper::body::Incoming;
 use tallygate_http::is_grpc;
 use tokio_util::sync::CancellationToken;
@@ -51,7 +51,11 @@ impl Requests {
     }
 
     async fn admit(&self, request: Request<Incoming>) -> Result<Response<Body>, Refusal> {
-        // Until the answer begins, not until it is sent: a gRPC stream may last as long as its connection.
+        // HTTP/1.1 without `Host`, or with two, is where proxies and servers disagree on whom a request is for.
+        if request.version() == Version::HTTP_11 && request.headers().get_all(header::HOST).iter().count() != 1 {
+            return Err(Refusal::InvalidHost);
+        }
+        // Until the response begins, not until it is sent: a gRPC stream may last as long as its connection.
         let entered = self.http.in_flight.try_acquire();
         if entered.is_err() && !asks_for_health(request.uri().path()) {
             self.port.stats.shed.fetch_add(1, Relaxed);
@@ -59,21 +63,22 @@ impl Requests {
         }
         let awaits_continue = request.headers().contains_key(header::EXPECT);
         let (mut parts, incoming) = request.into_parts();
-        let body = RequestBody::new(incoming, self.port.settings.max_body);
+        let max = self.port.settings.max_body;
+        let body = RequestBody::new(incoming, max);
         let state = body.state();
         let deadline = self.port.settings.request_timeout;
         if state.is_too_large() {
-            // Whoever waits for `100 Continue` has sent nothing yet, and reading would ask for it.
+            // A client that waits for `100 Continue` has sent nothing yet, and reading would ask for the body.
             if !awaits_continue {
                 let _ = tokio::time::timeout(deadline, body.discard()).await;
             }
-            return Err(Refusal::TooLarge);
+            return Err(Refusal::TooLarge { max });
         }
         parts.extensions.insert(ConnectInfo(self.peer));
         let request = Request::from_parts(parts, Body::new(body));
         match tokio::time::timeout(deadline, self.call(request)).await {
-            // Whatever the service made of the cut body.
-            Ok(Ok(_)) if state.is_too_large() => Err(Refusal::TooLarge),
+            // Whatever the service made of the truncated body.
+            Ok(Ok(_)) if state.is_too_large() => Err(Refusal::TooLarge { max }),
             Ok(answered) => answered,
             Err(_) if state.is_arriving() => Err(Refusal::SlowBody),
             Err(_) => Err(Refusal::SlowAnswer),
@@ -83,7 +88,7 @@ impl Requests {
     async fn call(&self, request: Request<Body>) -> Result<Response<Body>, Refusal> {
         let mut work = pin!(self.http.router.clone().oneshot(request));
         let caught = poll_fn(|cx| {
-            // Safe to look at afterwards: a future that panicked is only dropped.
+            // Unwind safe: a future that panicked is only dropped.
             match catch_unwind(AssertUnwindSafe(|| work.as_mut().poll(cx))) {
                 Ok(polled) => polled.map(Some),
                 Err(_) => Poll::Ready(None),
@@ -100,8 +105,7 @@ impl Requests {
     }
 }
 
-/// An overloaded server is alive; a probe that cannot get through would have it restarted, and the load moved on to
-/// the next one.
+/// An overloaded server is alive. A probe that is shed would have it restarted, and the load would move to the next one.
 fn asks_for_health(path: &str) -> bool {
     matches!(path, "/livez" | "/readyz" | "/healthcheck") || path.starts_with("/grpc.health.v1.Health/")
 }

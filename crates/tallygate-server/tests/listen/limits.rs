@@ -134,13 +134,29 @@ async fn the_limit_of_a_body_holds_over_http2() {
     assert_eq!(send(&mut sender, request("GET", "/livez", "")).await.status(), 200, "the connection lives");
 }
 
+/// Both were answered, where RFC 9112 requires 400.
+#[tokio::test]
+async fn a_request_without_a_host_or_with_two_is_refused() {
+    let server = Server::start(ListenSettings::default());
+    for headers in ["", "host: a\r\nhost: b\r\n"] {
+        let mut raw = connect(server.addr).await;
+        raw.send(format!("GET /livez HTTP/1.1\r\n{headers}\r\n")).await;
+        let answer = raw.answer().await;
+        assert_eq!((answer.status, answer.header("connection")), (400, "close"), "{headers:?}");
+        assert!(answer.body.contains("invalid_host"), "{answer:?}");
+    }
+    let mut old = connect(server.addr).await;
+    old.send("GET /livez HTTP/1.0\r\n\r\n").await;
+    assert_eq!(old.answer().await.status, 200, "HTTP/1.0 has no such rule");
+}
+
 #[tokio::test]
 async fn a_header_too_large_is_refused() {
     let server = Server::start(ListenSettings::default());
     let many: String = (0..101).map(|n| format!("x-{n}: y\r\n")).collect();
     for headers in [many, format!("x: {}\r\n", "y".repeat(17 * 1024))] {
         let mut raw = connect(server.addr).await;
-        raw.send(format!("GET /livez HTTP/1.1\r\n{headers}\r\n")).await;
+        raw.send(format!("GET /livez HTTP/1.1\r\nhost: test\r\n{headers}\r\n")).await;
         assert!(raw.try_answer().await.is_none_or(|answer| answer.status == 431));
     }
     let (mut sender, _) = connect_http2(server.addr).await;

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::net::SocketAddr;
 
 use serde_json::Value;
+use tallygate_http::ProblemCode;
 use tallygate_testkit::{Tool, http};
 
 use crate::support::served::{Served, TOKEN, bearer, body};
@@ -25,7 +26,8 @@ const LENIENT: &str = "policies: [{name: all, domain: default, limit: unlimited}
 /// - 413 rejects what is invalid, too: some of it is larger than is read at all.
 /// - 400 for what a question's schema allows: a cost above the limit it comes with (JSON Schema cannot compare the two),
 ///   a limit outside of what can be counted, `limit` and `algorithm` that name different algorithms;
-///   for Envoy, a limit without a unit. That the examples are accepted is held by a test of its own.
+///   for Envoy, a limit without a unit; for counters, `by` beside `by_float` (a schema that forbids it generates clients
+///   that can send neither). That the examples are accepted is held by a test of its own.
 /// - Of the warnings, `missing_test_data` and `validation_mismatch` are left out: made-up domains are not there (404), and
 ///   many made-up limits are refused for the reason above.
 const CHECKS: &str = r#"
@@ -40,6 +42,10 @@ checks.positive_data_acceptance.expected-statuses = ["2xx", "400", "401", "403",
 [[operations]]
 include-path = "/json"
 checks.positive_data_acceptance.expected-statuses = ["2xx", "400", "429"]
+
+[[operations]]
+include-name = "POST /v1/counters/{name}"
+checks.positive_data_acceptance.expected-statuses = ["2xx", "400", "401", "403", "404", "409", "5xx"]
 "#;
 
 /// A denied forward-auth answers as `deny_status` says: whatever from 400 to 599.
@@ -49,6 +55,12 @@ include-path = "/v1/forward-auth"
 checks.not_a_server_error.expected-statuses = ["2xx", "4xx", "5xx"]
 checks.positive_data_acceptance.expected-statuses = ["2xx", "4xx", "5xx"]
 
+[warnings]
+display = ["missing_auth", "missing_deserializer", "unused_openapi_auth", "unsupported_regex"]
+fail-on = true
+"#;
+
+const WARNINGS: &str = r#"
 [warnings]
 display = ["missing_auth", "missing_deserializer", "unused_openapi_auth", "unsupported_regex"]
 fail-on = true
@@ -65,8 +77,12 @@ display = ["missing_deserializer", "unused_openapi_auth", "unsupported_regex"]
 fail-on = true
 "#;
 
+/// The two documents: of the HTTP listener, and of the admin listener.
+const HTTP: &str = include_str!("../../openapi.json");
+const ADMIN: &str = include_str!("../../openapi-admin.json");
+
 /// Made from the description: its examples, its edges, and much at random; always the same.
-fn fuzz(http: SocketAddr, checks: &str, headers: &[String]) {
+fn fuzz(http: SocketAddr, document: &str, checks: &str, headers: &[String]) {
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("schemathesis.toml"), format!("{CHECKS}{checks}")).unwrap();
     let mut command = Tool::Schemathesis.command();
@@ -81,15 +97,15 @@ fn fuzz(http: SocketAddr, checks: &str, headers: &[String]) {
     let output = command.output().unwrap();
     let said = [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).concat();
     assert!(output.status.success(), "{command:?}:\n{said}");
-    // It leaves out HEAD, whose answers have nothing to look at.
-    let described = operations().iter().filter(|(method, _)| method != "HEAD").count();
+    // It leaves out the document itself.
+    let described = operations(document).iter().filter(|(_, path)| path != "/openapi.json").count();
     assert!(said.contains(&format!("Tested: {described}\n")), "{described} are described:\n{said}");
 }
 
 /// Method and path of everything described.
-fn operations() -> BTreeSet<(String, String)> {
+fn operations(document: &str) -> BTreeSet<(String, String)> {
     const METHODS: [&str; 8] = ["get", "head", "post", "put", "patch", "delete", "options", "trace"];
-    let document: Value = serde_json::from_str(include_str!("../../openapi.json")).unwrap();
+    let document: Value = serde_json::from_str(document).unwrap();
     let paths = document["paths"].as_object().unwrap();
     let described = paths.iter().flat_map(|(path, item)| {
         let methods = METHODS.into_iter().filter(|method| item.get(*method).is_some());
@@ -99,15 +115,58 @@ fn operations() -> BTreeSet<(String, String)> {
 }
 
 #[test]
-fn whoever_holds_the_token_meets_nothing_that_is_not_described() {
+fn with_the_token_nothing_happens_that_is_not_described() {
     let server = Served::with(STRICT);
-    fuzz(server.http, WITH_TOKEN, &[format!("Authorization: Bearer {TOKEN}")]);
+    fuzz(server.http, HTTP, WITH_TOKEN, &[format!("Authorization: Bearer {TOKEN}")]);
 }
 
 #[test]
-fn whoever_has_no_token_meets_nothing_that_is_not_described() {
+fn without_a_token_nothing_happens_that_is_not_described() {
     let server = Served::start(LENIENT, |settings| settings.token = None);
-    fuzz(server.http, WITHOUT_TOKEN, &[]);
+    fuzz(server.http, HTTP, WITHOUT_TOKEN, &[]);
+}
+
+/// It was described nowhere.
+#[test]
+fn the_admin_listener_does_what_its_description_says() {
+    let server = Served::with(STRICT);
+    fuzz(server.admin, ADMIN, WARNINGS, &[format!("Authorization: Bearer {TOKEN}")]);
+}
+
+/// Every error has a code, and the lists of them are complete.
+#[test]
+fn every_problem_code_is_in_the_descriptions_and_in_the_guide() {
+    let guide = include_str!("../../../../docs/guide/server.md");
+    let codes: Vec<Value> = ProblemCode::ALL.iter().map(|code| code.name().into()).collect();
+    for document in [HTTP, ADMIN] {
+        let document: Value = serde_json::from_str(document).unwrap();
+        assert_eq!(
+            document["components"]["schemas"]["Problem"]["properties"]["code"]["enum"],
+            Value::from(codes.clone())
+        );
+    }
+    for code in ProblemCode::ALL {
+        let row = format!("| `{}` | {} |", code.name(), code.status().as_u16());
+        assert!(guide.contains(&row), "the guide has no row {row}");
+    }
+}
+
+/// Generated clients had one class per tag `default`, and named their methods after words of ours.
+#[test]
+fn every_operation_has_a_tag_an_id_and_a_summary() {
+    for document in [HTTP, ADMIN] {
+        let document: Value = serde_json::from_str(document).unwrap();
+        let tags: BTreeSet<&str> =
+            document["tags"].as_array().unwrap().iter().map(|tag| tag["name"].as_str().unwrap()).collect();
+        let mut ids = BTreeSet::new();
+        for (path, item) in document["paths"].as_object().unwrap() {
+            for (method, operation) in item.as_object().unwrap().iter().filter(|(method, _)| *method != "parameters") {
+                assert!(tags.contains(operation["tags"][0].as_str().unwrap()), "{method} {path}");
+                assert!(operation["summary"].is_string(), "{method} {path}");
+                assert!(ids.insert(operation["operationId"].as_str().unwrap()), "{method} {path}");
+            }
+        }
+    }
 }
 
 #[test]
@@ -131,20 +190,29 @@ fn the_examples_are_accepted() {
 #[test]
 fn every_method_that_is_described_is_served_and_no_other() {
     let server = Served::with(STRICT);
-    let described = operations();
+    for (address, document) in [(server.http, HTTP), (server.admin, ADMIN)] {
+        allows_what_is_described(address, document);
+    }
+}
+
+fn allows_what_is_described(address: SocketAddr, document: &str) {
+    let described = operations(document);
     let paths: BTreeSet<&String> = described.iter().map(|(_, path)| path).collect();
     for path in paths {
         let target = path.replace("{name}", "some");
-        let answer = http::request(server.http, "PATCH", &target, &[], b"");
+        let answer = http::request(address, "PATCH", &target, &[bearer()], b"");
         assert_eq!(answer.status, 405, "{path}");
         let allowed: BTreeSet<&str> = answer.header("allow").unwrap().split(',').map(str::trim).collect();
         let named = described.iter().filter(|(_, other)| other == path).map(|(method, _)| method.as_str());
         let mut expected: BTreeSet<&str> = named.collect();
-        // Whoever serves GET serves HEAD; where it matters to callers, it is described.
+        // A path that serves GET serves HEAD; it is described where it matters to callers.
         if expected.contains("GET") {
             expected.insert("HEAD");
         }
         assert_eq!(allowed, expected, "{path}");
+        let detail = body(&answer)["detail"].as_str().unwrap().to_owned();
+        let named = described.iter().filter(|(_, other)| other == path);
+        assert!(named.clone().all(|(method, _)| detail.contains(method.as_str())), "{path}: {detail}");
     }
 }
 

@@ -44,7 +44,7 @@ fn method_path_and_host_are_those_of_the_request_that_waits() {
     assert_eq!(login("203.0.113.4", "/x/..//%6Cogin", nginx), 429);
 }
 
-/// A target that is no ASCII was passed over: the path was `/`, or what the caller wrote into the next header.
+/// A target that was not ASCII was skipped: the path was `/`, or what the client wrote into the next header.
 #[test]
 fn bytes_that_are_no_text_are_no_way_around_a_limit() {
     let server = Served::with("policies: [{name: p, domain: edge, match: {path: /login}, limit: 2/min}]");
@@ -66,7 +66,10 @@ fn a_denial_has_the_status_that_the_proxy_understands() {
     let denied = ask(server.http, "domain=edge", &headers);
     assert_eq!((denied.status, &body(&denied)["status"]), (429, &429.into()));
     assert!(denied.header("retry-after").is_some());
-    assert_eq!(ask(server.http, "domain=edge&deny_status=403", &headers).status, 403);
+    // The body said 429, which RFC 9457 does not allow beside another status.
+    let forbidden = ask(server.http, "domain=edge&deny_status=403", &headers);
+    assert_eq!((forbidden.status, &body(&forbidden)["status"]), (403, &403.into()));
+    assert_eq!(body(&forbidden)["code"], "quota_exceeded");
     let head = http::request(server.http, "HEAD", "/v1/forward-auth?domain=edge", &headers, b"");
     assert_eq!((head.status, head.body.len()), (429, 0));
 }
@@ -98,7 +101,8 @@ fn only_trusted_proxies_may_ask_and_settings_are_checked() {
         ("domain=edge&deny_status=200", 400, "400 to 599"),
         ("domain=edge&denystatus=403", 400, "did you mean `deny_status`?"),
         ("domain=edge&cost=0", 400, "peek"),
-        ("domain=edge&header=a%20b", 400, "no header's name"),
+        ("domain=edge&header=a%20b", 400, "Invalid header name `a b`."),
+        ("", 404, "add `?domain=`; use one of `edge`, `keys`."),
     ] {
         let response = ask(server.http, query, &[]);
         assert_eq!(response.status, status, "{query}");

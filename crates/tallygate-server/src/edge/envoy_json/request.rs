@@ -1,6 +1,6 @@
-//! Fields of a `RateLimitRequest` in protobuf's JSON: numbers also as texts, units by name or number. Everything may be left
-//! out or be null: both mean the default. The generated messages name these functions, and take names in camelCase or as in
-//! the file (`xtask/proto`).
+//! Fields of a `RateLimitRequest` in protobuf's JSON: numbers also as strings, units by name or number. An absent field
+//! and null mean the default. The generated messages use these functions, and accept names in camelCase or as in the
+//! `.proto` file (`xtask/proto`).
 
 use serde::de::{DeserializeOwned, Error as _};
 use serde::{Deserialize, Deserializer};
@@ -13,7 +13,7 @@ pub(crate) fn plain<'de, D: Deserializer<'de>, T: Deserialize<'de> + Default>(fr
     Ok(Option::deserialize(from)?.unwrap_or_default())
 }
 
-/// An object. A derived reader would take a list of its values as well.
+/// An object. A derived reader would accept a list of its values, too.
 pub(crate) fn object<'de, D: Deserializer<'de>, T: DeserializeOwned>(from: D) -> Result<Option<T>, D::Error> {
     Option::deserialize(from)?.map(message).transpose().map_err(D::Error::custom)
 }
@@ -119,7 +119,7 @@ mod tests {
             r#"{"hitsAddend": {"value": 1}}"#,
             r#"{"descriptors": [{"hitsAddend": {"value": 1}}]}"#,
             r#"{"descriptors": [{"limit": {"unit": "FORTNIGHT"}}]}"#,
-            // Lists in the place of objects were taken for their values in order.
+            // Lists in place of objects were read as their values in order.
             r#"{"descriptors": [{"limit": [null, null]}]}"#,
             r#"{"descriptors": [{"limit": []}]}"#,
             r#"{"descriptors": [{"entries": [["user", "42"]]}]}"#,

@@ -8,7 +8,7 @@ use crate::proto::envoy::config::core::v3::HeaderValue;
 use crate::proto::envoy::service::ratelimit::v3::RateLimitResponse;
 use crate::proto::envoy::service::ratelimit::v3::rate_limit_response::{DescriptorStatus, RateLimit};
 
-/// The object of an answer. What this server never says, such as headers for the upstream, has no words here.
+/// The response as an object. Fields that this server never sets are left out.
 pub(super) fn write(response: &RateLimitResponse, metadata: Value) -> Value {
     message(json!({
         "overallCode": response.overall_code().as_str_name(),

@@ -1,4 +1,4 @@
-//! Requests and answers as bytes. Reads what protobuf forbids and proxies send all the same: texts that are no UTF-8.
+//! Requests and responses as bytes. Also reads strings that are not UTF-8: protobuf forbids them, and proxies send them.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use crate::proto::envoy::extensions::common::ratelimit::v3::rate_limit_descripto
 use crate::proto::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
 use tallygate_http::digest;
 
-/// A message is a few hundred bytes; tonic would take 8 KiB for each.
+/// A message has a few hundred bytes; tonic would allocate 8 KiB for each.
 fn buffer() -> BufferSettings {
     BufferSettings::new(1024, 32 * 1024)
 }
@@ -50,7 +50,7 @@ impl Decoder for Requests {
         let bytes = from.copy_to_bytes(from.remaining());
         read(bytes).map(Some).map_err(|error| {
             self.0.reject(Api::Rls);
-            Status::invalid_argument(format!("the message is no RateLimitRequest: {error}"))
+            Status::invalid_argument(format!("invalid RateLimitRequest: {error}"))
         })
     }
 
@@ -59,13 +59,13 @@ impl Decoder for Requests {
     }
 }
 
-/// A header of any bytes becomes the value of an entry, and the proxy sends it as it is. An error would let that
-/// request pass, so a value that is no text is told apart by its digest.
+/// A header of any bytes becomes the value of an entry, and the proxy sends it unchanged. An error would let the request
+/// pass, so a value that is not UTF-8 is replaced by its digest.
 fn read(bytes: Bytes) -> Result<RateLimitRequest, prost::DecodeError> {
     RateLimitRequest::decode(bytes.clone()).or_else(|_| ByteRequest::decode(bytes).map(RateLimitRequest::from))
 }
 
-/// [`RateLimitRequest`], its texts as bytes.
+/// [`RateLimitRequest`] with bytes for strings.
 #[derive(Clone, PartialEq, prost::Message)]
 struct ByteRequest {
     #[prost(bytes = "vec", tag = "1")]

@@ -1,22 +1,21 @@
-//! How long a caller waits, as gRPC tells it.
+//! The caller's deadline, from gRPC's timeout header.
 
 use std::time::Duration;
 
 use http::HeaderMap;
 use tokio::time::Instant;
 
-/// The least that is kept for the way back.
+/// The least that is reserved for the response.
 const WAY_BACK: Duration = Duration::from_millis(2);
 
-/// When the store must have answered for the answer to reach a caller in time; `None` if it did not say how long it
-/// waits.
+/// When the store must have answered for the response to reach the caller in time; `None` without a timeout.
 pub(super) fn deadline(headers: &HeaderMap, began: Instant) -> Option<Instant> {
     let timeout = timeout(headers.get("grpc-timeout")?.to_str().ok()?)?;
-    // A wait beyond what a clock can tell is none.
+    // A timeout beyond the range of the clock is none.
     began.checked_add(timeout - spare(timeout))
 }
 
-/// A fifth, but what the way back takes at least, and never so much that nothing is left to ask with.
+/// A fifth of the timeout, at least [`WAY_BACK`], and at most half.
 fn spare(timeout: Duration) -> Duration {
     (timeout / 5).max(WAY_BACK).min(timeout / 2)
 }

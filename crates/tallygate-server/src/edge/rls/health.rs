@@ -1,4 +1,4 @@
-//! `grpc.health.v1`: whether calls should be sent here, asked once or watched.
+//! `grpc.health.v1`: readiness, asked once or watched.
 
 use std::sync::Arc;
 
@@ -16,9 +16,12 @@ pub(super) struct Health {
     pub(super) app: Arc<App>,
 }
 
-/// The whole server has no name.
+/// The name that envoyproxy/ratelimit registers.
+const REFERENCE_NAME: &str = "ratelimit";
+
+/// The empty name is the whole server.
 fn is_known(service: &str) -> bool {
-    service.is_empty() || service == SERVICE_NAME
+    ["", SERVICE_NAME, REFERENCE_NAME].contains(&service)
 }
 
 fn serving(app: &App) -> ServingStatus {
@@ -29,7 +32,7 @@ fn answer(status: ServingStatus) -> Result<HealthCheckResponse, Status> {
     Ok(HealthCheckResponse { status: status.into() })
 }
 
-/// What a watcher is told.
+/// The changes of the status.
 type Changes = ReceiverStream<Result<HealthCheckResponse, Status>>;
 
 #[async_trait]
@@ -40,7 +43,9 @@ impl health_server::Health for Health {
         let service = request.into_inner().service;
         if !is_known(&service) {
             let service = service.escape_debug();
-            return Err(Status::not_found(format!("there is no service `{service}`: ask for `{SERVICE_NAME}` or ``")));
+            return Err(Status::not_found(format!(
+                "there is no service `{service}`: ask for `{SERVICE_NAME}`, `{REFERENCE_NAME}` or ``"
+            )));
         }
         answer(serving(&self.app)).map(Response::new)
     }
@@ -53,15 +58,15 @@ impl health_server::Health for Health {
     }
 }
 
-/// Tells every change until nobody listens. A service that is not known here will not be while this runs.
+/// Sends every change until the watcher leaves. An unknown service stays unknown.
 async fn watch(app: Arc<App>, known: bool, sender: mpsc::Sender<Result<HealthCheckResponse, Status>>) {
     let (mut store, mut draining) = (app.store().subscribe(), app.draining.subscribe());
-    let mut told = None;
+    let mut sent = None;
     loop {
         store.mark_unchanged();
         draining.mark_unchanged();
         let status = if known { serving(&app) } else { ServingStatus::ServiceUnknown };
-        if told.replace(status) != Some(status) && sender.send(answer(status)).await.is_err() {
+        if sent.replace(status) != Some(status) && sender.send(answer(status)).await.is_err() {
             return;
         }
         tokio::select! {

@@ -1,4 +1,4 @@
-//! What the filters behind the proxy's rate limit filter, and its access log, may read of a verdict.
+//! What later filters of the proxy, and its access log, can read of a verdict.
 
 use std::collections::BTreeMap;
 
@@ -8,8 +8,8 @@ use serde_json::{Map, Value, json};
 use tallygate::{Mode, Ruling, Verdict};
 use tallygate_http::verdict_answer;
 
-/// `domain`; `metadata`, joined from all policies that let the call pass, as Envoy's own service does; and our numbers under
-/// `tallygate`.
+/// `domain`; `metadata`, merged from all policies that let the call pass, as envoyproxy/ratelimit does; and our numbers
+/// under `tallygate`.
 pub(super) fn metadata(domain: &str, verdict: &Verdict) -> Value {
     let mut metadata = json!({"domain": domain, "tallygate": verdict_answer(verdict).binding()});
     let joined = joined(verdict.rulings());
@@ -19,8 +19,7 @@ pub(super) fn metadata(domain: &str, verdict: &Verdict) -> Value {
     metadata
 }
 
-/// The metadata of the policies that did not refuse, descriptor after descriptor. What is there stays; objects are
-/// joined.
+/// The metadata of the policies that did not refuse, in the order of descriptors. The first value wins; objects are merged.
 fn joined(rulings: &[Ruling]) -> Map<String, Value> {
     let passed =
         |ruling: &&Ruling| ruling.limit().is_some() && (ruling.mode() == Mode::Shadow || ruling.status().allowed());
@@ -29,7 +28,7 @@ fn joined(rulings: &[Ruling]) -> Map<String, Value> {
     passed.sort_by_key(|ruling| ruling.descriptor());
     let mut all = Map::new();
     for text in passed.into_iter().filter_map(|ruling| ruling.policy().metadata()) {
-        // Whoever built the policy has seen to it that it is an object.
+        // The loader of the policy has checked that it is an object.
         if let Ok(object) = serde_json::from_str(text) {
             join(&mut all, object);
         }
@@ -49,7 +48,7 @@ fn join(all: &mut Map<String, Value>, more: Map<String, Value>) {
     }
 }
 
-/// The same in protobuf's words.
+/// The same as a message of protobuf.
 pub(super) fn structure(object: Value) -> Option<Struct> {
     match protobuf(object).kind {
         Some(Kind::StructValue(object)) => Some(object),

@@ -1,5 +1,5 @@
-//! From Envoy's words to ours. What a caller of the proxy can influence never makes an error here: the proxy would let
-//! the request pass.
+//! From Envoy's messages to a question. What a client of the proxy can influence never becomes an error: the proxy would
+//! let the request pass.
 
 use std::time::Duration;
 
@@ -13,13 +13,13 @@ use crate::proto::envoy::service::ratelimit::v3::RateLimitRequest;
 use crate::proto::envoy::service::ratelimit::v3::rate_limit_response::rate_limit::Unit;
 use crate::question::{About, Question};
 
-/// What a request asks, one for each descriptor, in order; or why that cannot be answered, which is always the fault of
-/// how the proxy is set up.
+/// The question of a request. An error is always caused by the configuration of the proxy.
 pub(super) fn read(request: RateLimitRequest) -> Result<Question, String> {
     let RateLimitRequest { domain, descriptors, hits_addend: hits } = request;
     if domain.is_empty() {
         return Err(
-            "the domain is empty: set `domain` in the proxy's rate limit filter to one of your policy files".into()
+            "the domain is empty: set `domain` in the proxy's rate limit filter to a domain of your policy files"
+                .into(),
         );
     }
     match descriptors.len() {
@@ -44,7 +44,7 @@ pub(super) fn read(request: RateLimitRequest) -> Result<Question, String> {
     Ok(Question { verb: Verb::Check, about: About::Policies { domain, asks } })
 }
 
-/// The units of a descriptor, or else those of the request, where zero stands for one.
+/// The units of a descriptor, or else those of the request, where zero means one.
 fn action(own: Option<u64>, negative: bool, of_request: u32) -> Action {
     let units = own.unwrap_or_else(|| u64::from(of_request.max(1)));
     // Costs above `MAX_AMOUNT` are all equally impossible.
@@ -55,7 +55,7 @@ fn action(own: Option<u64>, negative: bool, of_request: u32) -> Action {
     }
 }
 
-/// The limit a request brings along: a fixed window, as in the files of Envoy's own service.
+/// The limit that a request carries: a fixed window, as in the files of envoyproxy/ratelimit.
 fn requested(written: RateLimitOverride) -> Option<Limit> {
     let amount = u64::from(written.requests_per_unit).min(Limit::MAX_AMOUNT);
     let unit = UNITS.iter().find(|(unit, _)| i32::from(*unit) == written.unit && *unit != Unit::Week);

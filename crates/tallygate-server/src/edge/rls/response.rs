@@ -1,12 +1,12 @@
-//! From a verdict to Envoy's words.
+//! From a verdict to Envoy's messages.
 
 use std::cmp::Reverse;
 use std::time::Duration;
 
 use http::header::{CONTENT_TYPE, RETRY_AFTER};
-use http::{HeaderMap, HeaderValue, StatusCode};
+use http::{HeaderMap, HeaderValue};
 use tallygate::{Limit, Mode, Outcome, Ruling, Source, Verdict};
-use tallygate_http::{Dialect, Problem, SOON, verdict_headers, verdict_problem};
+use tallygate_http::{Dialect, Problem, SOON, seconds_up, verdict_headers, verdict_problem};
 
 use super::UNITS;
 use crate::proto::envoy::config::core::v3::HeaderValue as AddedHeader;
@@ -21,12 +21,13 @@ pub(super) fn write(descriptors: usize, verdict: &Verdict, dialect: Dialect) -> 
         overall_code: if allowed { Code::Ok } else { Code::OverLimit }.into(),
         statuses: (0..descriptors).map(|at| status(shown(verdict.rulings(), at))).collect(),
         response_headers_to_add: headers(verdict, dialect, allowed),
-        raw_body: if allowed { Vec::new() } else { body(&verdict_problem(verdict)) },
+        // The proxy chooses the status.
+        raw_body: if allowed { Vec::new() } else { verdict_problem(verdict).with_status(None).to_text().into_bytes() },
         ..RateLimitResponse::default()
     }
 }
 
-/// The ruling a descriptor is told of: one that can refuse before one that only watches, and of those the tightest.
+/// The ruling that a descriptor's status reports: one that can refuse before a shadow, and of those the tightest.
 fn shown(rulings: &[Ruling], descriptor: usize) -> Option<&Ruling> {
     let tightness = |ruling: &&Ruling| {
         let rank = match (ruling.limit(), ruling.mode()) {
@@ -38,7 +39,7 @@ fn shown(rulings: &[Ruling], descriptor: usize) -> Option<&Ruling> {
         let wait = status.retry_after().unwrap_or(Duration::MAX);
         (rank, !status.allowed(), wait, Reverse(status.remaining()))
     };
-    // Of equals the last wins, and the first should.
+    // Reversed, because of equals the last wins, and the first should.
     rulings.iter().rev().filter(|ruling| ruling.descriptor() == descriptor).max_by_key(tightness)
 }
 
@@ -55,13 +56,13 @@ fn status(ruling: Option<&Ruling>) -> DescriptorStatus {
             unit: unit(limit.window()).into(),
         }),
         limit_remaining: saturated(ruling.status().remaining()),
-        duration_until_reset: until_reset(ruling, limit).try_into().ok(),
+        duration_until_reset: Some(whole_seconds(until_reset(ruling, limit))),
         quota: None,
     }
 }
 
-/// What a refused caller must wait, or else how long until nothing counts any more. Proxies make `Retry-After` of it, so
-/// there must be one where waiting does not help, too.
+/// How long a denied caller must wait, or else until all units are back. Proxies turn it into `Retry-After`, so it is set
+/// also if waiting does not help.
 fn until_reset(ruling: &Ruling, limit: &Limit) -> Duration {
     let status = ruling.status();
     match (status.allowed(), status.retry_after()) {
@@ -72,17 +73,22 @@ fn until_reset(ruling: &Ruling, limit: &Limit) -> Duration {
     }
 }
 
+/// Rounded up: Envoy drops the fraction, and its client would retry too early.
+fn whole_seconds(wait: Duration) -> prost_types::Duration {
+    prost_types::Duration { seconds: i64::try_from(seconds_up(wait)).unwrap_or(i64::MAX), nanos: 0 }
+}
+
 fn saturated(count: u64) -> u32 {
     u32::try_from(count).unwrap_or(u32::MAX)
 }
 
-/// The unit that is exactly this long.
+/// The unit of exactly this length.
 fn unit(window: Duration) -> Unit {
     let exact = UNITS.iter().find(|(_, seconds)| Duration::from_secs(*seconds) == window);
     exact.map_or(Unit::Unknown, |(unit, _)| *unit)
 }
 
-/// Envoy adds them to whatever its client gets, so what belongs to a refusal must not be there without one.
+/// Envoy adds them to every response, so the headers of a refusal are left out of others.
 fn headers(verdict: &Verdict, dialect: Dialect, allowed: bool) -> Vec<AddedHeader> {
     let mut headers = HeaderMap::new();
     verdict_headers(verdict, dialect, &mut headers);
@@ -92,27 +98,26 @@ fn headers(verdict: &Verdict, dialect: Dialect, allowed: bool) -> Vec<AddedHeade
         headers.insert(CONTENT_TYPE, HeaderValue::from_static(Problem::CONTENT_TYPE));
     }
     let added = headers.iter().filter_map(|(name, value)| {
-        // `raw_value` would be for other bytes, but Envoy passes over it.
+        // Envoy ignores `raw_value`.
         let value = value.to_str().ok()?.to_owned();
         Some(AddedHeader { key: name.as_str().to_owned(), value, raw_value: Vec::new() })
     });
     added.collect()
 }
 
-/// The status is the proxy's to choose: one that it does not choose by itself is not claimed.
-fn body(problem: &Problem) -> Vec<u8> {
-    let mut body = problem.to_json();
-    if problem.status() != StatusCode::TOO_MANY_REQUESTS
-        && let Some(members) = body.as_object_mut()
-    {
-        members.shift_remove("status");
-    }
-    body.to_string().into_bytes()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Envoy dropped the fraction, and `x-ratelimit-reset` was a second short.
+    #[test]
+    fn durations_are_rounded_up_to_whole_seconds() {
+        let whole = |wait| (whole_seconds(wait).seconds, whole_seconds(wait).nanos);
+        assert_eq!(whole(Duration::from_micros(4_000_001)), (5, 0));
+        assert_eq!(whole(Duration::from_nanos(1)), (1, 0));
+        assert_eq!(whole(Duration::from_secs(4)), (4, 0));
+        assert_eq!(whole(Duration::ZERO), (0, 0));
+    }
 
     #[test]
     fn only_exact_windows_have_a_unit() {

@@ -1,5 +1,4 @@
-//! The service itself. Written by hand for two things the generated one lacks: when a call began, and our own reading
-//! of its bytes.
+//! The service. Not generated, for two reasons: it needs the instant at which a call began, and its own codec.
 
 use std::convert::Infallible;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Asked as Envoy asks: over a socket, by the generated client. Inside the crate, because policies are made by hand here.
+//! Calls as Envoy makes them: over a socket, by the generated client. Inside the crate, because policies are built in code.
 
 mod bounds;
 mod health_reflection;

@@ -1,122 +1,129 @@
-//! The questions of `/v1`: first as written in JSON, then as meant.
+//! The questions of `/v1`.
 
-use std::fmt::Display;
-
-use serde::Deserialize;
-use serde_json::{Map, Value};
-use tallygate::{Algorithm, Cost, Descriptor, Limit, Timestamp, Verb};
-use tallygate_http::Problem;
+use tallygate::{Algorithm, Cost, CostError, Descriptor, Limit, Timestamp, Verb};
+use tallygate_http::{Problem, ProblemCode};
 
 use crate::edge::bounds::{MAX_DESCRIPTORS, MAX_ENTRIES, check_entry};
-use crate::edge::json::{from_object, read_json, whole};
+use crate::edge::json::{Fields, Json, invalid, sentence};
 use crate::question::{About, AdHoc, Question};
 
 /// The policy of ad hoc questions that name none.
 const AD_HOC: &str = "ad-hoc";
 
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct WrittenAdHoc {
-    key: String,
-    limit: String,
-    algorithm: Option<String>,
-    policy: Option<String>,
-    #[serde(default, deserialize_with = "whole")]
-    cost: Option<u64>,
-    #[serde(default, deserialize_with = "whole")]
-    charged_at_us: Option<u64>,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct WrittenPolicies {
-    domain: String,
-    descriptors: Vec<Map<String, Value>>,
-    #[serde(default, deserialize_with = "whole")]
-    cost: Option<u64>,
-    #[serde(default, deserialize_with = "whole")]
-    charged_at_us: Option<u64>,
-}
+/// What a question looks like, for messages.
+const BY_POLICY: &str = r#"{"domain":"api","descriptors":[{"user":"42"}]}"#;
 
 pub(super) fn read(verb: Verb, body: &[u8]) -> Result<Question, Problem> {
-    let object: Map<String, Value> = read_json(body)?;
-    if object.contains_key("key") {
-        let about = About::AdHoc(ad_hoc(from_object(object)?)?);
-        return Ok(Question { verb, about });
+    let fields = Fields::read(body, BY_POLICY)?;
+    match (fields.has("key"), fields.has("domain")) {
+        (true, false) => Ok(Question { verb, about: About::AdHoc(ad_hoc(fields)?) }),
+        (false, true) => by_policy(verb, fields),
+        (true, true) => Err(invalid(
+            "The body has a `domain` and a `key`: `domain` asks by policy, `key` with `limit` asks ad hoc; leave one out.",
+        )),
+        (false, false) => Err(invalid(
+            "The body names neither a `domain` nor a `key`: write {\"domain\":…,\"descriptors\":[{…}]} to ask by policy, \
+             or {\"key\":…,\"limit\":\"100/min\"} to bring the limit along.",
+        )),
     }
-    if object.contains_key("domain") {
-        return by_policy(verb, from_object(object)?);
-    }
-    Err(Problem::bad_request(
-        "The body names neither a `domain` nor a `key`: write {\"domain\":…,\"descriptors\":[{…}]} to ask by policy, \
-         or {\"key\":…,\"limit\":\"100/min\"} to bring the limit along.",
-    ))
 }
 
-fn ad_hoc(written: WrittenAdHoc) -> Result<AdHoc, Problem> {
-    let limit = limit(&written.limit, written.algorithm.as_deref())?;
-    let policy = written.policy.unwrap_or_else(|| AD_HOC.to_owned());
+fn ad_hoc(mut fields: Fields) -> Result<AdHoc, Problem> {
+    fields.only(&["key", "limit", "algorithm", "policy", "cost", "charged_at_us"])?;
+    let key = fields.string("key")?.unwrap_or_default();
+    let Some(text) = fields.string("limit")? else {
+        return Err(invalid("missing field `limit`: write {\"key\":…,\"limit\":\"100/min\"}."));
+    };
+    let limit = limit(&text, fields.string("algorithm")?.as_deref())?;
+    let policy = fields.string("policy")?.unwrap_or_else(|| AD_HOC.to_owned());
     // The states of policies have such names: accepting them here would let callers reset them without the token.
     if policy.contains('/') || policy.starts_with('#') {
-        return Err(Problem::bad_request("A `policy` cannot contain `/` or begin with `#`."));
+        return Err(invalid("`policy` cannot contain `/` or begin with `#`."));
     }
-    let charged_at = written.charged_at_us.map(Timestamp::from_micros);
-    let asked = AdHoc::new(policy, written.key, limit, cost(written.cost)?, charged_at);
-    asked.map_err(|error| Problem::bad_request(error.to_string()))
+    let (cost, charged_at) = (cost(&mut fields)?, charged_at(&mut fields)?);
+    AdHoc::new(policy, key, limit, cost, charged_at).map_err(invalid)
 }
 
-fn by_policy(verb: Verb, written: WrittenPolicies) -> Result<Question, Problem> {
-    if written.domain.is_empty() {
-        return Err(Problem::bad_request("The `domain` is empty: name one of your policy files."));
+fn by_policy(verb: Verb, mut fields: Fields) -> Result<Question, Problem> {
+    fields.only(&["domain", "descriptors", "cost", "charged_at_us"])?;
+    let domain = fields.string("domain")?.unwrap_or_default();
+    if domain.is_empty() {
+        return Err(invalid("`domain` is empty: name a domain of your policy files."));
     }
-    let count = written.descriptors.len();
+    let list = match fields.take("descriptors") {
+        Some(Json::List(list)) => list,
+        None => return Err(invalid(format!("missing field `descriptors`: write {BY_POLICY}."))),
+        Some(other) => {
+            let kind = other.kind();
+            let example = r#""descriptors":[{"user":"42"}]"#;
+            return Err(invalid(format!("`descriptors` must be a list of objects, not {kind}: write {example}.")));
+        }
+    };
+    let count = list.len();
     if count == 0 || count > MAX_DESCRIPTORS {
-        return Err(Problem::bad_request(format!(
-            "A call has 1 to {MAX_DESCRIPTORS} descriptors; this one has {count}."
-        )));
+        return Err(invalid(format!("A call has 1 to {MAX_DESCRIPTORS} descriptors; this one has {count}.")));
     }
-    let descriptors: Vec<Descriptor> = written.descriptors.into_iter().map(descriptor).collect::<Result<_, _>>()?;
-    let charged_at = written.charged_at_us.map(Timestamp::from_micros);
-    Ok(Question::by_policy(verb, written.domain, descriptors, cost(written.cost)?, charged_at))
+    let descriptors = list.into_iter().enumerate().map(|(at, written)| descriptor(at, written));
+    let descriptors: Vec<Descriptor> = descriptors.collect::<Result<_, _>>()?;
+    let (cost, charged_at) = (cost(&mut fields)?, charged_at(&mut fields)?);
+    Ok(Question::by_policy(verb, domain, descriptors, cost, charged_at))
 }
 
-fn descriptor(written: Map<String, Value>) -> Result<Descriptor, Problem> {
-    if written.is_empty() || written.len() > MAX_ENTRIES {
-        let count = written.len();
-        return Err(Problem::bad_request(format!("A descriptor has 1 to {MAX_ENTRIES} entries; one has {count}.")));
+fn descriptor(at: usize, written: Json) -> Result<Descriptor, Problem> {
+    const ENVOY: &str = r#"write {"user":"42"} here, or send Envoy's form to /json."#;
+    let entries = match written {
+        Json::Object(entries) => entries,
+        other => {
+            let kind = other.kind();
+            return Err(invalid(format!(
+                "`descriptors[{at}]` must be an object, not {kind}: write {{\"user\":\"42\"}}."
+            )));
+        }
+    };
+    let count = entries.len();
+    if count == 0 || count > MAX_ENTRIES {
+        return Err(invalid(format!("`descriptors[{at}]` has {count} entries: 1 to {MAX_ENTRIES} are allowed.")));
+    }
+    // Envoy's form of an entry, which would count nobody.
+    if count == 2 && ["key", "value"].iter().all(|name| entries.iter().any(|(key, _)| key == name)) {
+        return Err(invalid(format!("`descriptors[{at}]` has the entries `key` and `value`: {ENVOY}")));
     }
     let mut descriptor = Descriptor::new();
-    for (key, value) in written {
+    for (key, value) in entries {
         let value = match value {
-            Value::String(text) => text,
-            Value::Number(number) => number.to_string(),
-            Value::Bool(flag) => flag.to_string(),
-            _ => {
-                let key = key.escape_debug();
-                return Err(Problem::bad_request(format!(
-                    "The value of `{key}` must be a text, a number or a boolean."
+            Json::String(text) => text,
+            Json::Number(number) => number.to_string(),
+            Json::Bool(flag) => flag.to_string(),
+            other => {
+                let (key, kind) = (key.escape_debug(), other.kind());
+                return Err(invalid(format!(
+                    "`{key}` in `descriptors[{at}]` must be a string, a number or a boolean, not {kind}: {ENVOY}"
                 )));
             }
         };
-        check_entry(&key, &value)?;
+        check_entry(&key, &value).map_err(|reason| invalid(format!("`descriptors[{at}]`: {reason}")))?;
         descriptor.push(key, value);
     }
     Ok(descriptor)
 }
 
 fn limit(text: &str, algorithm: Option<&str>) -> Result<Limit, Problem> {
-    let one_line = |error: &dyn Display| {
-        let text = error.to_string();
-        Problem::bad_request(text.lines().next().unwrap_or_default())
-    };
-    let asked = algorithm.map(str::parse::<Algorithm>).transpose().map_err(|error| one_line(&error))?;
-    let limit = Limit::parse_with(text, asked).map_err(|error| one_line(&error))?;
+    let asked = algorithm.map(str::parse::<Algorithm>).transpose().map_err(invalid)?;
+    let limit = Limit::parse_with(text, asked).map_err(invalid)?;
     match asked.filter(|asked| *asked != limit.algorithm()) {
-        Some(_) => Err(Problem::bad_request("`limit` and `algorithm` name different algorithms: leave one out.")),
+        Some(_) => Err(invalid("`limit` and `algorithm` name different algorithms: leave one out.")),
         None => Ok(limit),
     }
 }
 
-fn cost(written: Option<u64>) -> Result<Cost, Problem> {
-    Cost::new(written.unwrap_or(1)).map_err(|error| Problem::bad_request(error.to_string()))
+fn cost(fields: &mut Fields) -> Result<Cost, Problem> {
+    Cost::new(fields.whole("cost")?.unwrap_or(1)).map_err(|error| {
+        let too_large = matches!(error, CostError::TooLarge { .. });
+        let code = if too_large { ProblemCode::CostTooLarge } else { ProblemCode::InvalidField };
+        Problem::new(code, sentence(&error.to_string()))
+    })
+}
+
+fn charged_at(fields: &mut Fields) -> Result<Option<Timestamp>, Problem> {
+    Ok(fields.whole("charged_at_us")?.map(Timestamp::from_micros))
 }

@@ -2,9 +2,12 @@
 
 use axum::response::Response;
 use http::StatusCode;
+use serde::Serialize;
 use serde_json::{Value, json};
 use tallygate::{Decision, Effect, Mode, Outcome, Ruling, Source, Verb, Verdict};
-use tallygate_http::{Dialect, Headers, Line, Problem, decision_json, verdict_headers, verdict_json, verdict_problem};
+use tallygate_http::{
+    Dialect, Headers, Line, Problem, ProblemCode, decision_answer, verdict_answer, verdict_headers, verdict_problem,
+};
 
 use crate::answer::Answer;
 use crate::edge::json::{json_response, ok, problem_json};
@@ -29,22 +32,27 @@ pub(super) fn write(verb: Verb, answer: &Answer<'_>, dialect: Dialect) -> Result
     }
 }
 
-/// 200, 429, or 503 if the store could not answer and a policy denies then.
+/// 200, 429, or 503 if the store could not answer and a policy fails closed.
 fn verdict_response(verdict: &Verdict, dialect: Dialect) -> Result<Response, Refused> {
     let too_costly = |ruling: &&Ruling| ruling.mode() == Mode::Enforce && ruling.source() == Source::TooCostly;
     if let Some(ruling) = verdict.rulings().iter().find(too_costly) {
         return Err(too_costly_problem(ruling).into());
     }
     let problem = (verdict.outcome() != Outcome::Allowed).then(|| verdict_problem(verdict));
-    let mut response = decided(problem, verdict_json(verdict));
+    let mut response = decided(problem, verdict_answer(verdict));
     verdict_headers(verdict, dialect, response.headers_mut());
     Ok(response)
 }
 
 fn decision_response(asked: &AdHoc, decision: &Decision, dialect: Dialect) -> Response {
     let (policy, status, allowed) = (asked.policy.as_str(), decision.binding(), decision.allowed());
-    let problem = (!allowed).then(|| Problem::quota_exceeded(&[policy], status.retry_after()));
-    let mut response = decided(problem, decision_json(&[policy], decision));
+    let problem = (!allowed).then(|| match status.retry_after() {
+        Some(wait) if status.remaining() > 0 => {
+            Problem::cost_exceeds_remaining(asked.cost.get(), &[(policy, status.remaining())], wait)
+        }
+        wait => Problem::quota_exceeded(&[policy], wait),
+    });
+    let mut response = decided(problem, decision_answer(&[policy], decision));
     let lines = [Line { policy, limit: &asked.limit, status }];
     let headers = Headers { dialect, lines: &lines, binding: Some(0), allowed, unix_now: dialect.unix_now() };
     headers.apply(response.headers_mut());
@@ -52,33 +60,38 @@ fn decision_response(asked: &AdHoc, decision: &Decision, dialect: Dialect) -> Re
 }
 
 /// The object of a decision, after the members of the problem if it was refused.
-fn decided(problem: Option<Problem>, decision: Value) -> Response {
-    let Some(problem) = problem else { return json_response(StatusCode::OK, &decision) };
-    let mut body = problem.to_json();
-    if let (Some(body), Value::Object(decision)) = (body.as_object_mut(), decision) {
-        body.extend(decision);
+fn decided(problem: Option<Problem>, decision: tallygate_http::Answer<'_>) -> Response {
+    #[derive(Serialize)]
+    struct Denial<'a> {
+        #[serde(flatten)]
+        problem: &'a Problem,
+        #[serde(flatten)]
+        decision: tallygate_http::Answer<'a>,
     }
-    problem_json(problem.status(), &body)
+    match &problem {
+        None => json_response(StatusCode::OK, &decision),
+        Some(problem) => problem_json(problem.status(), &Denial { problem, decision }),
+    }
 }
 
 fn too_costly_problem(ruling: &Ruling) -> Problem {
     let (policy, capacity) = (ruling.policy().name().escape_debug(), ruling.status().limit());
-    Problem::bad_request(format!(
-        "A cost of {} can never pass `{policy}`, which holds at most {capacity}: lower the cost or raise the limit.",
-        ruling.action().cost
-    ))
+    let cost = ruling.action().cost;
+    let detail = format!(
+        "A cost of {cost} can never pass `{policy}`, which holds at most {capacity}: lower the cost or raise the limit."
+    );
+    Problem::new(ProblemCode::CostTooLarge, detail)
 }
 
-/// What a refund gave back, policy by policy, or how many states a reset dropped.
+/// How many states a reset dropped; or how many units of the call a refund gave back, which is the most of any policy, and
+/// what it gave back to each policy.
 fn given_back<'p>(verb: Verb, policies: impl IntoIterator<Item = (&'p str, u64)>) -> Response {
-    let mut total = 0;
-    let policies = policies.into_iter().map(|(policy, units)| {
-        total += units;
-        json!({"policy": policy, "refunded": units})
-    });
-    let policies: Vec<Value> = policies.collect();
-    match verb {
-        Verb::Reset => ok(&json!({ "forgotten": total })),
-        _ => ok(&json!({"refunded": total, "policies": policies})),
+    let policies: Vec<(&str, u64)> = policies.into_iter().collect();
+    if verb == Verb::Reset {
+        let states: u64 = policies.iter().map(|(_, states)| states).sum();
+        return ok(&json!({ "forgotten": states }));
     }
+    let refunded = policies.iter().map(|(_, units)| *units).max().unwrap_or(0);
+    let policies = policies.iter().map(|(policy, units)| json!({"policy": policy, "refunded": units}));
+    ok(&json!({"refunded": refunded, "policies": policies.collect::<Vec<Value>>()}))
 }

@@ -31,18 +31,19 @@ async fn health(client: &mut HealthClient<Channel>, service: &str) -> ServingSta
 async fn health_is_that_of_the_whole_server_and_of_the_service() {
     let served = Served::common();
     let mut client = HealthClient::new(served.channel().await);
-    for service in ["", SERVICE_NAME] {
+    // The last is what envoyproxy/ratelimit registers, and what its users have in their health checks.
+    for service in ["", SERVICE_NAME, "ratelimit"] {
         assert_eq!(health(&mut client, service).await, Serving);
     }
     assert_eq!(client.check(about("other")).await.unwrap_err().code(), tonic::Code::NotFound);
     served.app.draining.send_replace(true);
-    for service in ["", SERVICE_NAME] {
+    for service in ["", SERVICE_NAME, "ratelimit"] {
         assert_eq!(health(&mut client, service).await, NotServing);
     }
 }
 
 #[tokio::test]
-async fn whoever_watches_sees_the_store_come_and_go_and_the_server_stop() {
+async fn a_watcher_sees_the_store_come_and_go_and_the_server_stop() {
     let redis = Server::redis().start();
     let spec = StoreSpec { audit_every: Duration::ZERO, ..StoreSpec::new(&redis.url()) };
     let served = Served::new(app(ServedStore::start(spec).unwrap(), common_policies()));

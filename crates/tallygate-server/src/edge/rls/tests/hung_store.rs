@@ -41,7 +41,7 @@ async fn ask_within(
 ) -> (Result<RateLimitResponse, tonic::Status>, Duration) {
     let mut client = served.client().await;
     let mut asked = Request::new(request(vec![descriptor(&[(on_error.name(), subject)])]));
-    // By hand: the client's own timer must not end the call.
+    // Set here, because the timer of the client must not end the call.
     asked.metadata_mut().insert("grpc-timeout", timeout.parse().unwrap());
     let began = Instant::now();
     let answer = client.should_rate_limit(asked).await;

@@ -1,4 +1,4 @@
-//! What clients of the proxy, its filters and its log are told.
+//! What clients of the proxy, its filters and its log get.
 
 use prost_types::value::Kind;
 use prost_types::{Struct, Value};
@@ -30,12 +30,13 @@ async fn limits_are_always_in_the_headers_and_a_refusal_only_where_there_is_one(
     let wait = denied.statuses[0].duration_until_reset.unwrap();
     assert_eq!(header(&denied, "retry-after"), Some(wait.seconds.to_string().as_str()));
     let body = problem(&denied);
-    assert_eq!((&body["status"], &body["violated-policies"]), (&json!(429), &json!(["login"])));
+    assert_eq!((&body["code"], &body["violated-policies"]), (&json!("quota_exceeded"), &json!(["login"])));
+    assert_eq!(body.get("status"), None, "the proxy chooses the status (`rate_limited_status`)");
     assert!(denied.request_headers_to_add.is_empty());
 }
 
 #[tokio::test]
-async fn what_can_never_pass_is_told_without_a_wait() {
+async fn what_can_never_pass_has_no_wait() {
     let served = Served::common();
     let zero = served.ask_about(&[descriptor(&[("role", "nobody")])]).await;
     assert_eq!((codes(&zero), header(&zero, "retry-after")), (vec![Code::OverLimit; 2], None));

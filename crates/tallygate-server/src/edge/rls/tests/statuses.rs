@@ -1,4 +1,4 @@
-//! What each descriptor is told.
+//! The status of each descriptor.
 
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ fn remaining(response: &RateLimitResponse) -> Vec<u32> {
 }
 
 #[tokio::test]
-async fn a_limit_is_told_with_what_is_left_until_it_is_used_up() {
+async fn a_status_has_the_limit_and_what_is_left() {
     let served = Served::common();
     let alice = [descriptor(&[("user", "alice")])];
     for left in [2, 1, 0] {
@@ -54,7 +54,7 @@ async fn statuses_stand_in_the_order_of_their_descriptors() {
     assert_eq!(unmatched, &DescriptorStatus { code: Fine.into(), ..Default::default() });
     assert_eq!(staff, &DescriptorStatus { code: Fine.into(), limit_remaining: u32::MAX, ..Default::default() });
     let login = login.current_limit.as_ref().unwrap();
-    assert_eq!((login.name.as_str(), login.unit()), ("login", Unit::Unknown), "90 s are no unit");
+    assert_eq!((login.name.as_str(), login.unit()), ("login", Unit::Unknown), "there is no unit of 90 s");
     assert_eq!(user.limit_remaining, 2);
 
     let response = served.ask_about(&descriptors).await;
@@ -63,15 +63,15 @@ async fn statuses_stand_in_the_order_of_their_descriptors() {
 }
 
 #[tokio::test]
-async fn of_several_policies_the_tightest_is_told() {
+async fn of_several_policies_the_tightest_is_reported() {
     let served = Served::common();
     let both = [descriptor(&[("both", "x")])];
-    let told = |response: &RateLimitResponse| response.statuses[0].current_limit.clone().unwrap().name;
+    let reported = |response: &RateLimitResponse| response.statuses[0].current_limit.clone().unwrap().name;
     for _ in 0..2 {
-        assert_eq!(told(&served.ask_about(&both).await), "tight");
+        assert_eq!(reported(&served.ask_about(&both).await), "tight");
     }
     let response = served.ask_about(&both).await;
-    assert_eq!((codes(&response), told(&response)), (vec![OverLimit; 2], "tight".to_owned()));
+    assert_eq!((codes(&response), reported(&response)), (vec![OverLimit; 2], "tight".to_owned()));
 }
 
 #[tokio::test]
@@ -149,7 +149,7 @@ async fn a_shadow_shows_its_numbers_and_never_refuses() {
         let response = served.ask_about(&watched).await;
         assert_eq!((codes(&response), remaining(&response)), (vec![Fine; 2], vec![0]));
         assert_eq!(response.statuses[0].current_limit.as_ref().unwrap().unit(), Unit::Hour);
-        assert_eq!(header(&response, "ratelimit"), None, "it is no limit of the client's");
+        assert_eq!(header(&response, "ratelimit"), None, "a shadow is not in the headers");
     }
     let with_user = served.ask_about(&[descriptor(&[("watched", "x"), ("user", "u")])]).await;
     assert_eq!(with_user.statuses[0].current_limit.as_ref().unwrap().name, "per-user");

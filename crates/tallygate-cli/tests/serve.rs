@@ -129,7 +129,7 @@ fn sigterm_ends_it_quietly_and_sighup_reads_the_policies_again() {
     server.signal("-TERM");
     let (code, log) = server.end();
     assert_eq!(code, Some(0), "{log}");
-    assert!(log.contains("the policies were read again") && log.contains("everything under way was finished"), "{log}");
+    assert!(log.contains("policies reloaded") && log.contains("all requests were finished"), "{log}");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! What operators ask: metrics, the policies in force, and to read the files again.
+//! The admin listener: metrics, the policies in force, and reload.
 
 use std::sync::Arc;
 
@@ -19,15 +19,15 @@ use crate::edge::{Refused, admin_fallbacks, authorize, livez, ok, readyz};
 use crate::metrics::Sources;
 use crate::reload::Reloader;
 
-/// What the admin listener knows.
+/// The state of the admin listener.
 #[derive(Clone)]
 pub(crate) struct Admin {
     pub(crate) sources: Sources,
     pub(crate) reloader: Arc<Reloader>,
 }
 
-/// Everything that the admin listener serves. With a token, nothing but the probes is open; without one, only what
-/// changes nothing.
+/// Everything that the admin listener serves. With a token, only the probes and the description are open; without one,
+/// everything but changes.
 pub(crate) fn router(admin: Admin) -> Router {
     let app = Arc::clone(&admin.sources.app);
     let guarded = Router::new()
@@ -41,8 +41,8 @@ pub(crate) fn router(admin: Admin) -> Router {
 }
 
 async fn guard(State(app): State<Arc<App>>, request: Request, next: Next) -> Result<Response, Refused> {
-    let changes_nothing = matches!(*request.method(), Method::GET | Method::HEAD);
-    if !changes_nothing || app.token.is_some() {
+    let reads = matches!(*request.method(), Method::GET | Method::HEAD);
+    if !reads || app.token.is_some() {
         authorize(&app, request.headers())?;
     }
     Ok(next.run(request).await)
@@ -57,7 +57,7 @@ async fn metrics(State(admin): State<Admin>) -> Response {
 
 async fn config(State(admin): State<Admin>) -> Response {
     let loaded = admin.sources.app.policies.load();
-    let policies: Vec<Value> = loaded.set.policies().map(|policy| describe(policy)).collect();
+    let policies: Vec<Value> = loaded.written().map(|(policy, _)| describe(policy)).collect();
     ok(&json!({"generation": loaded.generation, "store": admin.sources.app.store().place(), "policies": policies}))
 }
 
@@ -66,6 +66,7 @@ fn describe(policy: &Policy) -> Value {
         "domain": policy.domain(),
         "name": policy.name(),
         "limit": policy.limit().map_or("unlimited".to_owned(), ToString::to_string),
+        "algorithm": policy.limit().map(|limit| limit.algorithm().name()),
         "mode": policy.mode().name(),
         "on_error": policy.on_error().name(),
         "excess": policy.excess().name(),
@@ -75,7 +76,7 @@ fn describe(policy: &Policy) -> Value {
 
 async fn reload(State(admin): State<Admin>) -> Result<Response, Refused> {
     let reloaded = admin.reloader.reload().await;
-    let changed = reloaded.map_err(|why| Problem::new(ProblemCode::ReloadRefused, why))?;
-    let outcome = if changed { "applied" } else { "unchanged" };
+    let changes = reloaded.map_err(|why| Problem::new(ProblemCode::ReloadRefused, why))?;
+    let outcome = if changes.is_some() { "applied" } else { "unchanged" };
     Ok(ok(&json!({"outcome": outcome, "generation": admin.sources.app.policies.load().generation})))
 }

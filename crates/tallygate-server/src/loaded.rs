@@ -1,14 +1,14 @@
-//! A policy set in force, and what was counted under each of its policies.
+//! A policy set in force, and the counters of its policies.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use tallygate::{Mode, PolicySet, Ruling, Source, Verb, Verdict, words};
+use tallygate::{Domain, Mode, OnError, Policy, PolicySet, Ruling, Source, Verb, Verdict, words};
 
-use crate::decision_event::DecisionEvent;
+use crate::decision_event::{CallOutcome, DecisionEvent};
 
-/// A policy set and its counts. The counts of a policy outlive the set: the next one takes them over by name.
+/// A policy set and its counters. The next set takes over the counters of policies with the same name.
 #[derive(Debug)]
 pub(crate) struct Loaded {
     pub(crate) set: PolicySet,
@@ -18,7 +18,7 @@ pub(crate) struct Loaded {
 }
 
 words! {
-    /// What became of a policy's rulings.
+    /// The outcome of a ruling.
     pub(crate) enum RulingOutcome {
         Allowed = "allowed",
         Denied = "denied",
@@ -36,6 +36,14 @@ impl RulingOutcome {
             (true, false) => Self::ShadowDenied,
         }
     }
+
+    fn allows(self) -> bool {
+        matches!(self, Self::Allowed | Self::ShadowAllowed)
+    }
+
+    fn is_shadow(self) -> bool {
+        matches!(self, Self::ShadowAllowed | Self::ShadowDenied)
+    }
 }
 
 const OUTCOMES: usize = RulingOutcome::ALL.len();
@@ -50,7 +58,7 @@ pub(crate) struct PolicyCounters {
 }
 
 impl Loaded {
-    /// `set` in force, after `before`.
+    /// `set`, which replaces `before`.
     pub(crate) fn new(set: PolicySet, before: Option<&Self>) -> Self {
         let mut known: HashMap<(&str, &str), &Arc<PolicyCounters>> = HashMap::new();
         if let Some(before) = before {
@@ -63,41 +71,157 @@ impl Loaded {
     }
 
     pub(crate) fn observe(&self, event: &DecisionEvent<'_>) {
+        let allowed = event.outcome == CallOutcome::Allowed;
         for ruling in event.asked.and_then(|asked| asked.verdict()).into_iter().flat_map(Verdict::states) {
-            self.counters[ruling.place()].count(ruling);
+            self.counters[ruling.place()].count(ruling, allowed);
         }
+    }
+
+    /// What a reload to this set changes, for the log.
+    pub(crate) fn changes_since(&self, before: &Self) -> Changes {
+        let by_name = |set: &Self| -> BTreeMap<String, Arc<Policy>> {
+            let named = |policy: &Arc<Policy>| (format!("{}/{}", policy.domain(), policy.name()), Arc::clone(policy));
+            set.written().map(|(policy, _)| named(policy)).collect()
+        };
+        let (old, new) = (by_name(before), by_name(self));
+        let changed = |(name, policy): &(&String, &Arc<Policy>)| old.get(*name).is_some_and(|old| old != *policy);
+        let changed: Vec<&String> = new.iter().filter(changed).map(|(name, _)| name).collect();
+        // A matcher does not say what it does with a policy, so a domain is compared whole, if its policies are the same.
+        let rematched = self.set.domains().iter().filter(|domain| {
+            let same = |other: &&Domain| other.policies() == domain.policies();
+            let old = before.set.domain(domain.name()).filter(same);
+            old.is_some_and(|old| format!("{:?}", old.matcher()) != format!("{:?}", domain.matcher()))
+        });
+        Changes {
+            added: listed(new.keys().filter(|name| !old.contains_key(*name))),
+            removed: listed(old.keys().filter(|name| !new.contains_key(*name))),
+            changed: listed(changed),
+            rematched: listed(rematched.map(Domain::name)),
+        }
+    }
+
+    /// The policies of the files with their counters, without the internal one for limits that requests carry.
+    pub(crate) fn written(&self) -> impl Iterator<Item = (&Arc<Policy>, &Arc<PolicyCounters>)> {
+        self.set.policies().zip(&self.counters).filter(|(policy, _)| policy.name() != Domain::REQUESTED)
     }
 }
 
+/// What a reload changed: names with commas between them, or `None`.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Changes {
+    pub(crate) added: Option<String>,
+    pub(crate) removed: Option<String>,
+    /// Another limit, mode, `on_error`, `excess`, `near` or metadata.
+    pub(crate) changed: Option<String>,
+    /// Domains with the same policies, but another `match`, `partition` or `overrides`.
+    pub(crate) rematched: Option<String>,
+}
+
+fn listed<T: AsRef<str>>(names: impl IntoIterator<Item = T>) -> Option<String> {
+    const MOST: usize = 20;
+    let names: Vec<T> = names.into_iter().collect();
+    let shown: Vec<&str> = names.iter().take(MOST).map(AsRef::as_ref).collect();
+    let more = names.len().saturating_sub(MOST);
+    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    (!names.is_empty()).then(|| shown.join(", ") + &more)
+}
+
 impl PolicyCounters {
-    fn count(&self, ruling: &Ruling) {
+    /// `allowed` is the outcome of the whole call.
+    fn count(&self, ruling: &Ruling, allowed: bool) {
         if ruling.refunded() > 0 {
             self.refunded.fetch_add(ruling.refunded(), Relaxed);
         }
-        // What only looks or gives back is no decision.
+        // Peeks and refunds are not decisions.
         if ruling.action().verb != Verb::Check {
             return;
         }
         let outcome = RulingOutcome::of(ruling);
         let source = Source::ALL.iter().position(|source| *source == ruling.source()).unwrap_or(0);
         self.decisions[outcome as usize][source].fetch_add(1, Relaxed);
+        // What another policy denied was not charged here.
+        if outcome.allows() && !allowed {
+            return;
+        }
         self.units[outcome as usize].fetch_add(ruling.action().cost.get(), Relaxed);
-        if ruling.near() {
+        if is_near(ruling) {
             self.near.fetch_add(1, Relaxed);
         }
     }
 
-    /// Decisions by outcome and source; those that never happened are left out.
-    pub(crate) fn decisions(&self) -> impl Iterator<Item = (RulingOutcome, Source, u64)> {
+    /// Decisions by outcome and source: those that can happen under `policy` as it is, and those that have happened.
+    pub(crate) fn decisions(&self, policy: &Policy) -> impl Iterator<Item = (RulingOutcome, Source, u64)> {
         let pairs =
             RulingOutcome::ALL.iter().flat_map(|outcome| Source::ALL.iter().map(move |source| (*outcome, *source)));
         let counts = self.decisions.iter().flatten().map(|count| count.load(Relaxed));
-        pairs.zip(counts).filter(|(_, count)| *count > 0).map(|((outcome, source), count)| (outcome, source, count))
+        let counted = pairs.zip(counts).map(|((outcome, source), count)| (outcome, source, count));
+        counted.filter(move |(outcome, source, count)| *count > 0 || is_usual(policy, *outcome, *source))
     }
 
-    /// Units asked for, by outcome; zero ones are left out.
-    pub(crate) fn units(&self) -> impl Iterator<Item = (RulingOutcome, u64)> {
+    /// Units by outcome: those that can happen under `policy` as it is, and those that have happened.
+    pub(crate) fn units(&self, policy: &Policy) -> impl Iterator<Item = (RulingOutcome, u64)> {
         let counts = self.units.iter().map(|count| count.load(Relaxed));
-        RulingOutcome::ALL.iter().copied().zip(counts).filter(|(_, count)| *count > 0)
+        let shadow = policy.mode() == Mode::Shadow;
+        let counted = RulingOutcome::ALL.iter().copied().zip(counts);
+        counted.filter(move |(outcome, count)| *count > 0 || outcome.is_shadow() == shadow)
+    }
+
+    pub(crate) fn is_used(&self) -> bool {
+        self.decisions.iter().flatten().chain([&self.refunded]).any(|count| count.load(Relaxed) > 0)
+    }
+}
+
+/// Whether a series exists before the first such decision: `rate()` does not see the first increase of a new series.
+fn is_usual(policy: &Policy, outcome: RulingOutcome, source: Source) -> bool {
+    let possible = match (source, policy.on_error()) {
+        (Source::Store, _) => policy.limit().is_some(),
+        (Source::Unlimited, _) => policy.limit().is_none() && outcome.allows(),
+        (Source::OnErrorAllow, OnError::Allow) => policy.limit().is_some() && outcome.allows(),
+        (Source::OnErrorDeny, OnError::Deny) => policy.limit().is_some() && !outcome.allows(),
+        (Source::OnErrorLocal, OnError::Local) => policy.limit().is_some(),
+        _ => false,
+    };
+    possible && outcome.is_shadow() == (policy.mode() == Mode::Shadow)
+}
+
+/// Whether an allowed call has used at least `near` percent of the limit.
+fn is_near(ruling: &Ruling) -> bool {
+    let status = ruling.status();
+    let used = status.limit().saturating_sub(status.remaining());
+    let reached = u128::from(used) * 100 >= u128::from(status.limit()) * u128::from(ruling.policy().near());
+    ruling.limit().is_some() && status.allowed() && reached
+}
+
+#[cfg(test)]
+mod tests {
+    use tallygate::{Rule, Rules};
+
+    use super::*;
+
+    fn loaded(policies: &[(&str, &str, &str)]) -> Loaded {
+        let policy = |&(name, limit, _): &(&str, &str, &str)| Policy::new(name, "api", limit.parse().ok()).unwrap();
+        let rule = |&(.., partition): &(&str, &str, &str)| Rule::new().partition(partition);
+        let rules = Rules(policies.iter().map(rule).collect());
+        let domain = Domain::new("api", policies.iter().map(policy).collect(), Box::new(rules));
+        Loaded::new(PolicySet::new(vec![domain]).unwrap(), None)
+    }
+
+    /// The log said only that something had changed.
+    #[test]
+    fn a_reload_names_the_policies_that_changed() {
+        let before = loaded(&[("stays", "1/s", "user"), ("gone", "1/s", "user"), ("changes", "1/s", "user")]);
+        let after = loaded(&[("stays", "1/s", "user"), ("changes", "2/s", "user"), ("new", "1/s", "user")]);
+        let [added, removed, changed] = ["api/new", "api/gone", "api/changes"].map(|name| Some(name.to_owned()));
+        assert_eq!(after.changes_since(&before), Changes { added, removed, changed, rematched: None });
+        let moved = loaded(&[("stays", "1/s", "address"), ("changes", "2/s", "user"), ("new", "1/s", "user")]);
+        let rematched = Some("api".to_owned());
+        assert_eq!(moved.changes_since(&after), Changes { added: None, removed: None, changed: None, rematched });
+    }
+
+    #[test]
+    fn a_long_list_of_changes_is_cut() {
+        let names: Vec<String> = (0..22).map(|number| number.to_string()).collect();
+        assert!(listed(&names).unwrap().ends_with("18, 19 and 2 more"));
+        assert_eq!(listed(Vec::<String>::new()), None);
     }
 }

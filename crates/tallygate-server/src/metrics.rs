@@ -1,9 +1,12 @@
-//! What is counted, as Prometheus reads it. Everything is put into words when it is asked for.
+//! Metrics in Prometheus' text format, rendered on each scrape.
 
+mod process;
 mod text;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use tallygate::{Domain, Policy};
 
 use crate::accept::ListenStats;
 use crate::answer::AnswerError;
@@ -21,7 +24,7 @@ pub(crate) struct CallCounters {
 impl CallCounters {
     pub(crate) fn observe(&self, event: &DecisionEvent<'_>) {
         self.outcomes[event.api as usize][event.outcome as usize].fetch_add(1, Relaxed);
-        // Only what was decided, or tried to: an unknown domain is refused at once, and would flatter the histogram.
+        // Only decisions, and attempts: an unknown domain is refused at once, and would flatter the histogram.
         if let Some(asked) = event.asked.filter(|asked| !matches!(asked.result, Err(AnswerError::UnknownDomain { .. })))
         {
             self.durations[event.api as usize].observe(asked.took);
@@ -29,19 +32,19 @@ impl CallCounters {
     }
 }
 
-/// What became of attempts to load policies.
+/// Reloads, by outcome.
 #[derive(Debug, Default)]
 pub(crate) struct ReloadCounters {
     pub(crate) applied: AtomicU64,
     pub(crate) unchanged: AtomicU64,
     pub(crate) refused: AtomicU64,
-    /// Whether the last attempt left the policies as the files say.
+    /// Whether the last attempt failed, so that the policies in force are not those of the files.
     pub(crate) last_failed: AtomicU64,
     /// Microseconds since 1970.
     pub(crate) last_at: AtomicU64,
 }
 
-/// Where the figures come from.
+/// Where the numbers come from.
 #[derive(Clone)]
 pub(crate) struct Sources {
     pub(crate) app: Arc<App>,
@@ -51,7 +54,7 @@ pub(crate) struct Sources {
 }
 
 impl Sources {
-    /// The page, in Prometheus' text format.
+    /// The page.
     pub(crate) fn render(&self) -> String {
         let mut page = Exposition::default();
         self.policies(&mut page);
@@ -59,59 +62,70 @@ impl Sources {
         self.store(&mut page);
         self.config(&mut page);
         self.listeners(&mut page);
+        process::render(&mut page);
         #[cfg(feature = "otlp")]
         if let Some(traces) = &self.traces {
-            page.counter("tallygate_spans_total", "Spans of sampled decisions, by what became of them.");
+            page.counter("tallygate_spans_total", "Spans of sampled decisions, by outcome.");
             for (outcome, count) in traces.counts() {
                 page.sample(&[("outcome", outcome)], count);
             }
         }
-        page.gauge("tallygate_build_info", "The version that runs.");
+        page.gauge("tallygate_build_info", "The version of this server, as a label.");
         page.sample(&[("version", env!("CARGO_PKG_VERSION"))], 1);
         page.into_text()
     }
 
     fn policies(&self, page: &mut Exposition) {
         let loaded = self.app.policies.load();
-        // With the labels that all samples of a policy have.
+        // With the labels that all samples of a policy have. The internal policy of limits that requests carry is shown once
+        // it is used.
         let policies = || {
+            let internal = |policy: &Policy| policy.name() == Domain::REQUESTED;
             let policies = loaded.set.policies().zip(&loaded.counters);
-            policies.map(|(policy, counters)| {
-                ([("domain", policy.domain()), ("policy", policy.name())], policy.limit(), counters)
-            })
+            let shown = policies.filter(move |(policy, counters)| !internal(policy) || counters.is_used());
+            shown.map(|(policy, counters)| ([("domain", policy.domain()), ("policy", policy.name())], policy, counters))
         };
-        let limits = || policies().filter_map(|(labels, limit, _)| Some((labels, limit?)));
-        page.counter("tallygate_decisions_total", "Rulings of a policy, by outcome and by where the answer came from.");
-        for ([domain, policy], _, counters) in policies() {
-            for (outcome, source, count) in counters.decisions() {
-                page.sample(&[domain, policy, ("outcome", outcome.name()), ("source", source.name())], count);
+        let limits = || policies().filter_map(|(labels, policy, _)| Some((labels, policy.limit()?)));
+        page.counter(
+            "tallygate_decisions_total",
+            "Decisions of each policy, by outcome and source. A call under several policies counts once for each.",
+        );
+        for ([domain, name], policy, counters) in policies() {
+            for (outcome, source, count) in counters.decisions(policy) {
+                page.sample(&[domain, name, ("outcome", outcome.name()), ("source", source.name())], count);
             }
         }
-        page.counter("tallygate_units_total", "Units that calls asked for, by what became of them.");
-        for ([domain, policy], _, counters) in policies() {
-            for (outcome, count) in counters.units() {
-                page.sample(&[domain, policy, ("outcome", outcome.name())], count);
+        page.counter(
+            "tallygate_units_total",
+            "Units of allowed calls, and units that the policy denied. Units that another policy denied are not counted.",
+        );
+        for ([domain, name], policy, counters) in policies() {
+            for (outcome, count) in counters.units(policy) {
+                page.sample(&[domain, name, ("outcome", outcome.name())], count);
             }
         }
-        page.counter("tallygate_near_limit_total", "Allowed calls that left a limit nearly used up.");
+        page.counter(
+            "tallygate_near_limit_total",
+            "Allowed calls after which at least `near` percent of the limit were used.",
+        );
         page.samples(policies().map(|(labels, _, counters)| (labels, counters.near.load(Relaxed))));
-        page.counter("tallygate_refunded_units_total", "Units that were given back.");
+        page.counter("tallygate_refunded_units_total", "Units that were refunded.");
         page.samples(policies().map(|(labels, _, counters)| (labels, counters.refunded.load(Relaxed))));
-        page.gauge("tallygate_limit_units", "The most that a policy allows at one instant.");
+        page.gauge("tallygate_limit_units", "The capacity of the limit: the most units at one instant.");
         page.samples(limits().map(|(labels, limit)| (labels, limit.capacity())));
-        page.gauge("tallygate_limit_window_seconds", "The window of a policy's limit.");
+        page.gauge("tallygate_limit_window_seconds", "The window of the limit, in seconds.");
         page.samples(limits().map(|(labels, limit)| (labels, limit.window().as_secs_f64())));
     }
 
     fn calls(&self, page: &mut Exposition) {
         let calls = &self.app.calls;
-        page.counter("tallygate_calls_total", "Calls by how they came in and what became of them.");
+        page.counter("tallygate_calls_total", "Calls of any verb, by API and outcome.");
         for (api, outcomes) in Api::ALL.iter().zip(&calls.outcomes) {
             for (outcome, count) in CallOutcome::ALL.iter().zip(outcomes) {
                 page.sample(&[("api", api.name()), ("outcome", outcome.name())], count.load(Relaxed));
             }
         }
-        page.histogram("tallygate_decision_duration_seconds", "From a call to its verdict.");
+        page.histogram("tallygate_decision_duration_seconds", "Time from a call to its decision, in seconds.");
         for (api, histogram) in Api::ALL.iter().zip(&calls.durations) {
             page.distribution(&[("api", api.name())], histogram);
         }
@@ -119,33 +133,33 @@ impl Sources {
 
     fn store(&self, page: &mut Exposition) {
         let store = self.app.store();
-        page.histogram("tallygate_store_duration_seconds", "One question to the store.");
+        page.histogram("tallygate_store_duration_seconds", "Duration of calls to the store, in seconds, by verb.");
         for (op, histogram) in store.stats().durations() {
             page.distribution(&[("op", op)], histogram);
         }
-        page.counter("tallygate_store_errors_total", "Questions that the store did not answer.");
+        page.counter("tallygate_store_errors_total", "Calls that the store did not answer, by kind of error.");
         page.samples(store.stats().errors().map(|(kind, count)| ([("kind", kind)], count)));
-        page.number("tallygate_store_up", "Whether the store answers.", u64::from(store.condition().is_ok()));
+        page.number("tallygate_store_up", "1 if the store answers, else 0.", u64::from(store.condition().is_ok()));
         page.number(
             "tallygate_store_breaker_open",
-            "Whether calls are answered without asking a store that keeps failing.",
+            "1 while the circuit breaker is open and calls do not reach the store.",
             u64::from(store.breaker_open()),
         );
         let Some(audit) = store.audit() else { return };
-        page.number("tallygate_keys", "Keys held, as the last look through the store found them.", audit.keys);
+        page.number("tallygate_keys", "Keys in the store, as of the last audit.", audit.keys);
         page.number(
             "tallygate_keys_without_ttl",
-            "Keys that would never expire: there must be none.",
+            "Keys without a TTL, as of the last audit; there must be none.",
             audit.keys_without_ttl,
         );
-        page.number(
-            "tallygate_store_evicted_keys",
-            "Keys evicted by the store; each eviction resets a limit.",
-            audit.evicted_keys,
+        page.counter(
+            "tallygate_store_evicted_keys_total",
+            "Keys evicted by the store, as of the last audit; each eviction resets a limit.",
         );
+        page.sample(&[], audit.evicted_keys);
         page.number(
             "tallygate_audit_last_success_timestamp_seconds",
-            "When the store was last looked through.",
+            "When the last audit finished, in seconds since 1970.",
             audit.finished_at.as_micros() / 1_000_000,
         );
     }
@@ -154,17 +168,17 @@ impl Sources {
         let reloads = &self.app.reloads;
         page.number(
             "tallygate_config_generation",
-            "How many policy sets have been in force.",
+            "Number of policy sets that have been in force, this one included.",
             self.app.policies.load().generation,
         );
         page.number(
             "tallygate_config_last_reload_successful",
-            "Whether the policies in force are those of the files.",
+            "1 if the policies in force are those of the files, else 0.",
             1 - reloads.last_failed.load(Relaxed).min(1),
         );
         page.number(
             "tallygate_config_last_reload_timestamp_seconds",
-            "When the files were last read.",
+            "When the files were last read, in seconds since 1970.",
             reloads.last_at.load(Relaxed) / 1_000_000,
         );
         page.counter("tallygate_config_reloads_total", "Configuration reloads, by outcome.");
@@ -174,11 +188,18 @@ impl Sources {
     }
 
     fn listeners(&self, page: &mut Exposition) {
-        page.counter("tallygate_shed_total", "Connections and requests turned away because there were too many.");
-        page.samples(self.listeners.iter().map(|(name, stats)| ([("listener", *name)], stats.shed.load(Relaxed))));
-        page.gauge("tallygate_connections", "Connections open now.");
-        page.samples(
-            self.listeners.iter().map(|(name, stats)| ([("listener", *name)], stats.connections.load(Relaxed))),
-        );
+        type Count = fn(&ListenStats) -> &AtomicU64;
+        let samples = |count: Count| {
+            let listeners = self.listeners.iter();
+            listeners.map(move |(name, stats)| ([("listener", *name)], count(stats).load(Relaxed)))
+        };
+        page.counter("tallygate_requests_total", "Requests whose header was read, refused ones included.");
+        page.samples(samples(|stats| &stats.requests));
+        page.counter("tallygate_shed_total", "Connections and requests refused because there were too many.");
+        page.samples(samples(|stats| &stats.shed));
+        page.counter("tallygate_panics_total", "Requests whose handler panicked; any is a bug.");
+        page.samples(samples(|stats| &stats.panics));
+        page.gauge("tallygate_connections", "Open connections.");
+        page.samples(samples(|stats| &stats.connections));
     }
 }

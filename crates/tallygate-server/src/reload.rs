@@ -1,4 +1,4 @@
-//! Policies are read again when their files change, and take force whole or not at all.
+//! Reloads policies when their files change, all or nothing.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -6,42 +6,49 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use tallygate::Clock;
-use tallygate_config::{Config, Findings};
+use tallygate_config::{Config, Finding, Findings};
 use tokio::sync::{Mutex, Notify};
 use tokio::task::spawn_blocking;
 use tokio_util::sync::CancellationToken;
 
 use crate::accept::Tls;
 use crate::app::App;
-use crate::loaded::Loaded;
+use crate::loaded::{Changes, Loaded};
 use crate::run::Event;
 
-/// How often the files are looked at. Policies are small: reading them costs less than a decision, and unlike being told
-/// of changes it works on every file system and sees through every link.
+/// How often the files are read. Policy files are small, and unlike file events polling works on every file system and
+/// through every link.
 const PERIOD: Duration = Duration::from_millis(500);
 
-/// The files of the policies: names and texts.
+/// The policy files: names and contents.
 pub(crate) type Texts = Vec<(String, String)>;
 
-/// Reads the files again, one attempt at a time.
+/// Logs what the loader warns of. Place and help are fields, because a message is one line.
+pub(crate) fn log_warnings(config: &Config) {
+    for Finding { file, line, column, message, help, .. } in &config.warnings {
+        tracing::warn!(file, line, column, help = help.as_deref(), "{message}");
+    }
+}
+
+/// Reloads, one attempt at a time.
 pub(crate) struct Reloader {
     app: Arc<App>,
-    /// `None`: the policies are built in.
+    /// `None` for the built-in policies.
     path: Option<PathBuf>,
     tls: Option<Tls>,
     files: Mutex<Files>,
     on_event: Arc<dyn Fn(Event<'_>) + Send + Sync>,
 }
 
-/// What was read, and what of it is in force.
+/// What was read, and what is in force.
 struct Files {
     in_force: Texts,
-    /// The last attempt, whether it took force or not.
+    /// The last attempt, successful or not.
     tried: Result<Texts, Findings>,
 }
 
-/// Whether an attempt changed the policies, or why the old ones stay in force.
-pub(crate) type Reloaded = Result<bool, String>;
+/// What an attempt changed, if anything; or why the old policies stay in force.
+pub(crate) type Reloaded = Result<Option<Changes>, String>;
 
 impl Reloader {
     pub(crate) fn new(
@@ -56,30 +63,38 @@ impl Reloader {
         Self { app, path, tls, files, on_event }
     }
 
-    /// Reads everything again: policies and certificates.
+    /// Reloads policies and certificates.
     pub(crate) async fn reload(&self) -> Reloaded {
         let texts = self.path.as_deref().map(tallygate_config::read);
         self.take(texts).await
     }
 
-    /// Lets `texts` take force, if they are right.
+    /// Puts `texts` into force, if they are valid.
     async fn take(&self, texts: Option<Result<Texts, Findings>>) -> Reloaded {
         let mut files = self.files.lock().await;
         (self.on_event)(Event::Reloading);
         let outcome = self.attempt(&mut files, texts).await;
         let counters = &self.app.reloads;
         let counter = match &outcome {
-            Ok(true) => {
-                tracing::info!(generation = self.app.policies.load().generation, "the policies were read again");
+            Ok(Some(Changes { added, removed, changed, rematched })) => {
+                let generation = self.app.policies.load().generation;
+                tracing::info!(
+                    generation,
+                    added = added.as_deref(),
+                    removed = removed.as_deref(),
+                    changed = changed.as_deref(),
+                    rematched = rematched.as_deref(),
+                    "policies reloaded"
+                );
                 &counters.applied
             }
-            Ok(false) => {
-                tracing::info!("the policies were read again and are the same");
+            Ok(None) => {
+                tracing::info!("policies reloaded; nothing changed");
                 &counters.unchanged
             }
             Err(why) => {
                 for line in why.lines() {
-                    tracing::error!("the old policies stay in force: {line}");
+                    tracing::error!("reload refused, the old policies stay in force: {line}");
                 }
                 &counters.refused
             }
@@ -99,31 +114,31 @@ impl Reloader {
             tls.reload().map_err(|error| error.to_string())?;
         }
         let in_force = |texts: &Result<Texts, _>| texts.as_ref().is_ok_and(|texts| *texts == files.in_force);
-        let Some(texts) = texts.filter(|texts| !in_force(texts)) else { return Ok(false) };
-        // Many policies take a while to read, and a reader that fails must not take the watch with it.
+        let Some(texts) = texts.filter(|texts| !in_force(texts)) else { return Ok(None) };
+        // Many policies take a while to parse, and a panic in the parser must not end the watch.
         let read = spawn_blocking(move || texts.and_then(|texts| Ok((Config::from_texts(&texts)?, texts)))).await;
-        let read = read.map_err(|_| "reading the policies ended in a panic: please report it")?;
+        let read = read.map_err(|_| "the policies could not be parsed because of a bug: please report it")?;
         let (config, texts) = read.map_err(|findings| findings.to_string())?;
-        for warning in &config.warnings {
-            tracing::warn!("{warning}");
-        }
+        log_warnings(&config);
         let before = self.app.policies.load_full();
-        self.app.policies.store(Arc::new(Loaded::new(config.policies, Some(&before))));
+        let loaded = Loaded::new(config.policies, Some(&before));
+        let changes = loaded.changes_since(&before);
+        self.app.policies.store(Arc::new(loaded));
         files.in_force = texts;
-        Ok(true)
+        Ok(Some(changes))
     }
 
-    /// Reads the files again whenever they have changed and come to rest, and whenever `asked`.
+    /// Reloads whenever the files have changed and come to rest, and whenever `asked`.
     pub(crate) async fn watch(self: Arc<Self>, asked: Arc<Notify>, shutdown: CancellationToken) {
         let mut ticks = tokio::time::interval(PERIOD);
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-        // What the files said a moment ago: while they still change, somebody is writing.
+        // What was read on the last tick: while the files still change, somebody is writing them.
         let mut moment_ago = None;
         loop {
             tokio::select! {
                 () = shutdown.cancelled() => return,
                 () = asked.notified() => {
-                    // What came of it is in the log, here and below.
+                    // The outcome is in the log, here and below.
                     let _ = self.reload().await;
                 }
                 _ = ticks.tick() => {

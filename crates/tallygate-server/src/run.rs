@@ -1,4 +1,4 @@
-//! From settings to a running server, and to a quiet end.
+//! Starts a server from its settings, runs it, and drains it.
 
 use std::future::Future;
 use std::net::SocketAddr;
@@ -13,33 +13,33 @@ use crate::accept::{ListenSettings, ListenStats, Listener, Tls, TlsError};
 use crate::admin::{self, Admin};
 use crate::app::App;
 use crate::metrics::Sources;
-use crate::reload::Reloader;
+use crate::reload::{Reloader, log_warnings};
 use crate::settings::Settings;
 use crate::store::ServedStore;
 use crate::{edge, http};
 
-/// The bound ports of a server; one that is `None` is not served.
+/// The bound ports of a server. `None` is not served.
 #[derive(Debug, Default)]
 pub struct Listeners {
     /// JSON over HTTP, and forward-auth.
     pub http: Option<Listener>,
     /// Envoy's rate limit service.
     pub grpc: Option<Listener>,
-    /// Metrics and what operators ask.
+    /// Metrics and the admin API.
     pub admin: Option<Listener>,
 }
 
-/// What happens to a server.
+/// A change in the life of a server.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub enum Event<'e> {
-    /// It serves.
+    /// It accepts connections.
     Ready,
-    /// The files are about to be read again.
+    /// A reload begins.
     Reloading,
-    /// They were, or why the old ones stay in force.
+    /// A reload has ended: well, or with the reason why the old policies stay in force.
     Reloaded(Result<(), &'e str>),
-    /// It takes no new connections, and ends when those there are have finished.
+    /// It accepts no more connections, and ends when the open ones have finished.
     Draining,
 }
 
@@ -47,16 +47,16 @@ pub enum Event<'e> {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RunError {
-    /// The policies are wrong.
+    /// The policies are invalid.
     #[error("{0}")]
     Policies(Findings),
-    /// The store's URL or prefix is wrong.
+    /// The store's URL or prefix is invalid.
     #[error(transparent)]
     Store(#[from] ConnectError),
     /// The certificates cannot be used.
     #[error(transparent)]
     Tls(#[from] TlsError),
-    /// The admin listener would be open to others.
+    /// The admin listener would be open to other machines.
     #[error(
         "the admin listener on {address} can be reached from other machines: give it a token \
          (--token-file or TALLYGATE_TOKEN), or let it listen on 127.0.0.1"
@@ -67,10 +67,10 @@ pub enum RunError {
     },
 }
 
-/// In bytes: more than all headers that a proxy accepts, many times over.
+/// In bytes: many times the headers that a proxy accepts.
 const LARGEST_MESSAGE: usize = 1024 * 1024;
 
-/// Serves until `shutdown` is ready; then says so on `/readyz`, lets what is under way finish, and ends.
+/// Serves until `shutdown` is ready. Then `/readyz` fails, open requests finish, and it ends.
 pub async fn run(
     settings: Settings,
     listeners: Listeners,
@@ -84,9 +84,7 @@ pub async fn run(
         Some(texts) => Config::from_texts(texts).map_err(RunError::Policies)?,
         None => Config::built_in(),
     };
-    for warning in &config.warnings {
-        tracing::warn!("{warning}");
-    }
+    log_warnings(&config);
     let tls = settings.tls.clone().map(Tls::load).transpose()?;
     let app = App::new(ServedStore::start(settings.store.clone())?, config.policies, &settings);
     let on_event = Arc::clone(&settings.on_event);
@@ -104,7 +102,7 @@ pub async fn run(
         #[cfg(feature = "otlp")]
         traces: settings.traces.clone(),
     };
-    // What a proxy forwards of long headers must not become an error: it would let the request pass.
+    // Long headers that a proxy forwards must not become an error: it would let the request pass.
     let grpc = ListenSettings { max_body: LARGEST_MESSAGE, ..settings.listen.clone() };
     let routers = [
         (listeners.http, settings.listen.clone(), edge::router(Arc::clone(&app))),
@@ -119,16 +117,17 @@ pub async fn run(
     let mut servers = JoinSet::new();
     for ((listener, listen, router), (name, stats)) in routers.into_iter().zip(stats.to_vec()) {
         let Some(listener) = listener else { continue };
+        tracing::info!(listener = name, address = %listener.local_addr(), tls = tls.is_some(), "listening");
         let (tls, stop) = (tls.clone(), stop.clone());
         servers.spawn(async move { http::serve(listener, name, router, &listen, tls, stop, stats).await });
     }
     on_event(Event::Ready);
 
     shutdown.await;
-    // Whoever asks for readiness learns it before the ports close.
+    // Load balancers see it before the ports close.
     app.draining.send_replace(true);
     on_event(Event::Draining);
-    tracing::info!("draining: no new work, what is under way may finish");
+    tracing::info!("draining: no new connections, open requests may finish");
     tokio::time::sleep(settings.notice).await;
     stop.cancel();
     let mut cut = 0;
@@ -136,9 +135,9 @@ pub async fn run(
         cut += ended.unwrap_or(0);
     }
     if cut > 0 {
-        tracing::warn!(connections = cut, "stopped; connections that did not finish in time were cut");
+        tracing::warn!(connections = cut, "stopped; connections that did not finish in time were closed");
     } else {
-        tracing::info!("stopped; everything under way was finished");
+        tracing::info!("stopped; all requests were finished");
     }
     watch.abort();
     Ok(())

@@ -6,7 +6,7 @@ use tallygate_http::sanitize;
 
 use crate::histogram::Histogram;
 
-/// A page in the making: families one after the other, each with its samples.
+/// A page under construction: families with their samples.
 #[derive(Debug, Default)]
 pub(super) struct Exposition {
     text: String,
@@ -41,7 +41,7 @@ impl Exposition {
         self.sample(&[], value);
     }
 
-    /// Samples of the family opened last.
+    /// Samples of the current family.
     pub(super) fn samples<'l, const N: usize, V: Display>(
         &mut self,
         samples: impl IntoIterator<Item = ([(&'l str, &'l str); N], V)>,
@@ -63,7 +63,7 @@ impl Exposition {
         let _ = write!(self.text, "{}{suffix}", self.family);
         let labels = labels.iter().copied().chain(bound.map(|bound| ("le", bound)));
         for (at, (name, value)) in labels.clone().enumerate() {
-            // The format knows three escapes, and nobody's terminal should obey a name.
+            // The format has three escapes. Terminal escapes are removed.
             let value = sanitize::lines(value).replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
             let _ = write!(self.text, "{}{name}=\"{value}\"", if at == 0 { '{' } else { ',' });
         }

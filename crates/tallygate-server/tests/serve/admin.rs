@@ -23,7 +23,7 @@ fn metrics_count_what_happened_and_never_name_a_caller() {
     let decisions = "tallygate_decisions_total{domain=\"api\",policy=\"per-user\",outcome=";
     assert_eq!(value(&format!("{decisions}\"allowed\",source=\"store\"}}")), 5.0);
     assert_eq!(value(&format!("{decisions}\"denied\",source=\"store\"}}")), 2.0);
-    assert_eq!(value("tallygate_near_limit_total{domain=\"api\",policy=\"per-user\"}"), 2.0);
+    assert_eq!(value("tallygate_near_limit_total{domain=\"api\",policy=\"per-user\"}"), 3.0);
     assert_eq!(value("tallygate_calls_total{api=\"http\",outcome=\"denied\"}"), 2.0);
     assert_eq!(value("tallygate_calls_total{api=\"http\",outcome=\"invalid\"}"), 1.0);
     assert_eq!(value("tallygate_limit_units{domain=\"api\",policy=\"per-user\"}"), 5.0);
@@ -66,6 +66,115 @@ fn the_policies_in_force_can_be_read() {
     assert_eq!(config["store"], "memory");
     assert_eq!(config["policies"][0]["name"], "per-user");
     assert_eq!(config["policies"][0]["limit"], "5/min");
+    assert_eq!(config["policies"][0]["algorithm"], "token_bucket");
+    assert_eq!(config["policies"][0]["on_error"], "local");
+}
+
+#[test]
+fn the_policy_of_limits_that_requests_carry_is_internal() {
+    let server = Served::with(POLICIES);
+    assert!(!server.admin_get("/v1/config").text().contains("requested"));
+    assert!(!server.admin_get("/metrics").text().contains("requested"));
+    let entry = json!({"entries": [{"key": "a", "value": "b"}], "limit": {"requestsPerUnit": 1, "unit": "HOUR"}});
+    server.post("/json", &json!({"domain": "api", "descriptors": [entry]}));
+    let used = "tallygate_decisions_total{domain=\"api\",policy=\"requested\",outcome=\"allowed\",source=\"store\"}";
+    assert_eq!(server.metric(used), Some(1.0));
+}
+
+/// With 10 and `near: 80` the eighth call did not count, and with `near: 100` none ever did.
+#[test]
+fn a_limit_is_near_from_its_percentage_on() {
+    let server = Served::with(
+        "
+policies:
+  - {name: most, domain: api, partition: [user], limit: 10/h, near: 80}
+  - {name: all, domain: api, partition: [user], limit: 10/h, near: 100}
+",
+    );
+    let near =
+        |policy: &str| server.metric(&format!("tallygate_near_limit_total{{domain=\"api\",policy=\"{policy}\"}}"));
+    let counts: Vec<_> = (0..10).map(|_| (server.check("1").status, near("most"), near("all"))).collect();
+    let expected = |call: u32| (200, Some(f64::from(call.saturating_sub(7))), Some(f64::from(call / 10)));
+    assert_eq!(counts, (1..=10).map(expected).collect::<Vec<_>>());
+}
+
+/// Seven units were counted as allowed by `all`, which was charged five: `user` had denied the rest.
+#[test]
+fn units_that_another_policy_denied_are_not_counted_as_allowed() {
+    let server = Served::with(
+        "
+policies:
+  - {name: user, domain: api, partition: [user], limit: 5/h}
+  - {name: all, domain: api, limit: 100/h}
+",
+    );
+    for _ in 0..7 {
+        server.check("1");
+    }
+    let units = |policy: &str, outcome: &str| {
+        server.metric(&format!("tallygate_units_total{{domain=\"api\",policy=\"{policy}\",outcome=\"{outcome}\"}}"))
+    };
+    assert_eq!((units("all", "allowed"), units("all", "denied")), (Some(5.0), Some(0.0)));
+    assert_eq!((units("user", "allowed"), units("user", "denied")), (Some(5.0), Some(2.0)));
+}
+
+/// `rate()` does not see the first increase of a series that was not there before.
+#[test]
+fn series_of_a_policy_start_at_zero() {
+    let server = Served::with(
+        "
+policies:
+  - {name: closed, domain: api, limit: 5/h, on_error: deny}
+  - {name: trial, domain: api, limit: 5/h, mode: shadow}
+  - {name: free, domain: api, limit: unlimited}
+",
+    );
+    let page = server.admin_get("/metrics").text().to_owned();
+    let start = "tallygate_decisions_total{domain=\"api\",policy=";
+    let series: Vec<&str> = page.lines().filter_map(|line| line.strip_prefix(start)?.strip_suffix("\"} 0")).collect();
+    let expected = [
+        "\"closed\",outcome=\"allowed\",source=\"store",
+        "\"closed\",outcome=\"denied\",source=\"store",
+        "\"closed\",outcome=\"denied\",source=\"on_error_deny",
+        "\"trial\",outcome=\"shadow_allowed\",source=\"store",
+        "\"trial\",outcome=\"shadow_allowed\",source=\"on_error_local",
+        "\"trial\",outcome=\"shadow_denied\",source=\"store",
+        "\"trial\",outcome=\"shadow_denied\",source=\"on_error_local",
+        "\"free\",outcome=\"allowed\",source=\"unlimited",
+    ];
+    assert_eq!(series, expected);
+    assert_eq!(page.lines().filter(|line| line.starts_with("tallygate_units_total{")).count(), 6);
+}
+
+#[test]
+fn the_process_and_the_listeners_are_measured() {
+    let server = Served::with(POLICIES);
+    server.check("1");
+    let value = |name: &str| server.metric(name).unwrap_or_else(|| panic!("no {name}"));
+    assert!(value("process_resident_memory_bytes ") > 1e6);
+    assert!(value("process_virtual_memory_bytes ") >= value("process_resident_memory_bytes "));
+    assert!(value("process_open_fds ") >= 3.0 && value("process_max_fds ") >= value("process_open_fds "));
+    assert!(value("process_start_time_seconds ") > 1.7e9 && value("process_cpu_seconds_total ") >= 0.0);
+    assert!(value("tallygate_requests_total{listener=\"http\"}") >= 1.0);
+    assert_eq!(value("tallygate_panics_total{listener=\"http\"}"), 0.0);
+    let page = server.admin_get("/metrics");
+    assert!(page.text().contains("# TYPE tallygate_store_evicted_keys_total counter\n"));
+}
+
+/// Its 404 named a document that was itself a 404.
+#[test]
+fn the_admin_listener_describes_itself() {
+    let server = Served::with(POLICIES);
+    let get = |path| http::request(server.admin, "GET", path, &[bearer()], b"");
+    let missing = body(&get("/"));
+    assert_eq!(missing["code"], "unknown_path");
+    assert!(missing["detail"].as_str().unwrap().contains("GET /openapi.json"), "{missing}");
+    let document = body(&get("/openapi.json"));
+    assert!(document["paths"]["/-/reload"]["post"].is_object());
+    let elsewhere = body(&get("/v1/check"));
+    assert_eq!(elsewhere["detail"], "`/v1/check` is served by the HTTP listener, not by this one.");
+    let method = body(&get("/-/reload"));
+    assert_eq!(method["detail"], "/-/reload does not take GET: use POST.");
 }
 
 #[tokio::test]

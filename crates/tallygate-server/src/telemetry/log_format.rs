@@ -1,8 +1,9 @@
-//! One line for each event, as text or as JSON.
+//! Log lines: one for each event, as text or JSON.
 
 use std::fmt;
 
-use serde_json::{Map, Value, json};
+use serde::{Serialize, Serializer};
+use serde_json::Value;
 use tallygate_http::sanitize;
 use tracing::field::{Field, Visit};
 use tracing::{Event, Level, Metadata, Subscriber};
@@ -10,7 +11,7 @@ use tracing_subscriber::layer::{Context, Layer};
 
 use super::{Format, wall_clock};
 
-/// Writes events, each as one line and in one call.
+/// Writes each event as one line, in one call.
 pub(super) struct Lines<W> {
     pub(super) format: Format,
     pub(super) coloured: bool,
@@ -21,26 +22,23 @@ impl<S: Subscriber, W: Fn(&str) + 'static> Layer<S> for Lines<W> {
     fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
         let mut fields = Fields::default();
         event.record(&mut fields);
-        let message = match fields.0.shift_remove("message") {
-            Some(Value::String(message)) => message,
-            _ => String::new(),
-        };
+        let message = std::mem::take(&mut fields.message);
         let line = match self.format {
-            Format::Text => text(event.metadata(), &message, fields.0, self.coloured),
-            Format::Json => json(event.metadata(), &message, fields.0),
+            Format::Text => text(event.metadata(), &message, &fields, self.coloured),
+            Format::Json => json(event.metadata(), &message, &fields),
         };
         (self.write)(&line);
     }
 }
 
-/// Now, to the microsecond, as RFC 3339 writes it.
+/// The current time in RFC 3339, to the microsecond.
 fn time() -> String {
     let mut now = prost_types::Timestamp::from(wall_clock());
     now.nanos -= now.nanos % 1_000;
     now.to_string()
 }
 
-fn text(metadata: &Metadata<'_>, message: &str, fields: Map<String, Value>, coloured: bool) -> String {
+fn text(metadata: &Metadata<'_>, message: &str, fields: &Fields, coloured: bool) -> String {
     let mut line = format!("{} ", time());
     let level = metadata.level();
     if coloured {
@@ -59,9 +57,9 @@ fn text(metadata: &Metadata<'_>, message: &str, fields: Map<String, Value>, colo
     if !message.is_empty() {
         line += &format!(" {}", sanitize::text(message));
     }
-    for (name, value) in fields {
+    for (name, value) in &fields.others {
         line += &match value {
-            Value::String(text) => format!(" {name}={}", one_word(&text)),
+            Value::String(text) => format!(" {name}={}", one_word(text)),
             other => format!(" {name}={other}"),
         };
     }
@@ -69,26 +67,51 @@ fn text(metadata: &Metadata<'_>, message: &str, fields: Map<String, Value>, colo
     line
 }
 
-/// In quotes unless it is one plain word, so that no value can pass for two fields.
+/// In quotes unless it is one plain word, so that a value cannot look like two fields.
 fn one_word(text: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_.:/%+".contains(c);
     if !text.is_empty() && text.chars().all(plain) { text.to_owned() } else { sanitize::text(&format!("{text:?}")) }
 }
 
-fn json(metadata: &Metadata<'_>, message: &str, fields: Map<String, Value>) -> String {
+fn json(metadata: &Metadata<'_>, message: &str, fields: &Fields) -> String {
+    #[derive(Serialize)]
+    struct Line<'a> {
+        timestamp: String,
+        level: &'a str,
+        target: &'a str,
+        message: &'a str,
+        #[serde(skip_serializing_if = "Fields::is_empty")]
+        fields: &'a Fields,
+    }
     let (level, target) = (metadata.level().as_str(), metadata.target());
-    let object = json!({
-        "timestamp": time(), "level": level, "target": target, "message": message, "fields": fields,
-    });
-    sanitize::json(&object.to_string()).into_owned() + "\n"
+    let line = Line { timestamp: time(), level, target, message, fields };
+    let line = serde_json::to_string(&line).expect("its keys are strings");
+    sanitize::json(&line).into_owned() + "\n"
 }
 
+/// The fields of an event, in the order in which they were written.
 #[derive(Default)]
-struct Fields(Map<String, Value>);
+struct Fields {
+    message: String,
+    others: Vec<(&'static str, Value)>,
+}
 
 impl Fields {
+    fn is_empty(&self) -> bool {
+        self.others.is_empty()
+    }
+
     fn insert(&mut self, field: &Field, value: impl Into<Value>) {
-        self.0.insert(field.name().to_owned(), value.into());
+        match (field.name(), value.into()) {
+            ("message", Value::String(message)) => self.message = message,
+            (name, value) => self.others.push((name, value)),
+        }
+    }
+}
+
+impl Serialize for Fields {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(self.others.iter().map(|(name, value)| (name, value)))
     }
 }
 
@@ -175,6 +198,18 @@ pub(super) mod tests {
         let fields = serde_json::json!({"connections": 3, "up": true, "share": 0.5, "who": "x"});
         let expected = serde_json::json!({"level": "INFO", "target": "here", "message": "ready", "fields": fields});
         assert_eq!(object, expected);
+    }
+
+    #[test]
+    fn the_members_of_a_line_keep_their_order_and_empty_fields_are_left_out() {
+        let line = written(Format::Json, LevelFilter::INFO, || tracing::info!(target: "here", z = 1, a = 2, "ready"));
+        let (_, rest) = line.split_once(",").unwrap();
+        assert_eq!(
+            rest,
+            "\"level\":\"INFO\",\"target\":\"here\",\"message\":\"ready\",\"fields\":{\"z\":1,\"a\":2}}\n"
+        );
+        let line = written(Format::Json, LevelFilter::INFO, || tracing::info!("ready"));
+        assert!(line.ends_with("\"message\":\"ready\"}\n"), "{line}");
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! The accept loop of every listener, whatever its protocol: connection limits, TLS and drain.
+//! The accept loop of every listener, for any protocol: connection limits, TLS and drain.
 
 mod settings;
 mod slots;
@@ -24,12 +24,12 @@ pub use self::tls::{Tls, TlsError, TlsSettings};
 
 use self::slots::{Slot, Slots};
 
-/// Connections the kernel keeps for us while we are busy accepting.
+/// Connections that the kernel queues until they are accepted.
 const BACKLOG: u32 = 1024;
-/// Descriptors that ran out come back as connections end; accepting again at once would only burn a core.
+/// File descriptors become free as connections end; retrying at once would only burn CPU.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
-/// How many connections may be told at once that there is no room.
-const MAX_TURNED_AWAY: usize = 64;
+/// How many connections may be refused with a response at one time.
+const MAX_REFUSALS: usize = 64;
 
 /// A bound port, not yet served.
 #[derive(Debug)]
@@ -38,18 +38,19 @@ pub struct Listener {
     local: SocketAddr,
 }
 
-/// Why a port could not be had.
+/// Why a port could not be bound.
 #[derive(Debug, thiserror::Error)]
-#[error("cannot listen on {addr}: {source}; {}", remedy(.source))]
+#[error("cannot listen on {addr}: {reason}; {}", remedy(.reason))]
 pub struct BindError {
     addr: SocketAddr,
-    source: io::Error,
+    /// Not a source: the message contains it, and a chain of errors would print it twice.
+    reason: io::Error,
 }
 
 fn remedy(error: &io::Error) -> &'static str {
     match error.kind() {
         io::ErrorKind::AddrInUse => "stop the process that listens there, or choose another port",
-        io::ErrorKind::AddrNotAvailable => "name an address that this machine has, or 0.0.0.0 for all of them",
+        io::ErrorKind::AddrNotAvailable => "use an address of this machine, or 0.0.0.0 for all of them",
         io::ErrorKind::PermissionDenied => "choose a port above 1023, or grant CAP_NET_BIND_SERVICE",
         _ => "choose another address",
     }
@@ -60,54 +61,53 @@ impl Listener {
     pub fn bind(addr: SocketAddr) -> Result<Self, BindError> {
         let bound = || {
             let socket = if addr.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
-            // Elsewhere than on Unix this would let two processes share the port.
+            // On other systems this would let two processes share the port.
             #[cfg(unix)]
             socket.set_reuseaddr(true)?;
             socket.bind(addr)?;
             let inner = socket.listen(BACKLOG)?;
             Ok(Self { local: inner.local_addr()?, inner })
         };
-        bound().map_err(|source| BindError { addr, source })
+        bound().map_err(|reason| BindError { addr, reason })
     }
 
-    /// Takes over a socket that is bound already, as socket activation hands it out.
-    /// Must be called within a Tokio runtime.
+    /// Uses a socket that is already bound, for example by socket activation. Must be called within a Tokio runtime.
     pub fn from_std(listener: std::net::TcpListener) -> io::Result<Self> {
         listener.set_nonblocking(true)?;
         let local = listener.local_addr()?;
         Ok(Self { inner: TcpListener::from_std(listener)?, local })
     }
 
-    /// Where it listens: with the port the system chose.
+    /// The bound address, with the port that the system chose.
     pub fn local_addr(&self) -> SocketAddr {
         self.local
     }
 
-    /// Whether only this machine can reach it.
+    /// Whether only this machine can connect.
     pub fn is_loopback(&self) -> bool {
         self.local.ip().to_canonical().is_loopback()
     }
 }
 
-/// What all connections of one listener share.
+/// What the connections of one listener share.
 #[derive(Debug)]
 pub(crate) struct Port {
     pub(crate) name: &'static str,
     pub(crate) settings: ListenSettings,
     pub(crate) stats: Arc<ListenStats>,
     pub(crate) tls: Option<Tls>,
-    /// Cancelled when the listener drains: connections finish what is under way.
+    /// Cancelled when the listener drains: connections finish their requests.
     pub(crate) drain: CancellationToken,
-    /// Cancelled when the drain has lasted long enough: connections end at once.
+    /// Cancelled after the drain timeout: connections end at once.
     pub(crate) cut: CancellationToken,
 }
 
-/// What is spoken on the connections of a listener.
+/// The protocol of a listener.
 pub(crate) trait Protocol: Clone + Send + Sync + 'static {
-    /// What a peer is sent, without TLS, when there is no room for its connection.
+    /// What a refused connection is sent, without TLS.
     const NO_ROOM: &'static [u8];
 
-    /// Serves one connection until it ends, as [`Port::drain`] and [`Port::cut`] demand. IPv4 peers have IPv4 addresses.
+    /// Serves one connection until it ends, or [`Port::drain`] or [`Port::cut`] ends it. IPv4 peers have IPv4 addresses.
     fn serve(
         self,
         stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
@@ -117,8 +117,8 @@ pub(crate) trait Protocol: Clone + Send + Sync + 'static {
     ) -> impl Future<Output = ()> + Send;
 }
 
-/// Serves connections until `port.drain` is cancelled; then stops accepting, lets what is under way finish for
-/// `drain_timeout`, cuts the rest, and returns how many connections it cut.
+/// Serves connections until `port.drain` is cancelled. Then it stops accepting, lets requests finish for `drain_timeout`,
+/// closes the remaining connections, and returns how many there were.
 pub(crate) async fn serve<P: Protocol>(listener: Listener, port: Port, protocol: P) -> usize {
     let port = Arc::new(port);
     let slots = Slots::new(&port.settings, &port.stats);
@@ -137,7 +137,7 @@ pub(crate) async fn serve<P: Protocol>(listener: Listener, port: Port, protocol:
             Err(error) if gone(&error) => continue,
             Err(error) => {
                 if !short_of_descriptors {
-                    tracing::error!(listener = port.name, %error, "cannot accept connections; is the limit of open files too low?");
+                    tracing::error!(listener = port.name, %error, "cannot accept connections: is the limit of open files (LimitNOFILE, ulimit -n) too low?");
                 }
                 short_of_descriptors = true;
                 tokio::time::sleep(ACCEPT_PAUSE).await;
@@ -154,14 +154,14 @@ pub(crate) async fn serve<P: Protocol>(listener: Listener, port: Port, protocol:
             }
             None => {
                 port.stats.shed.fetch_add(1, Relaxed);
-                // Few at a time: under a flood a silent close is cheaper than an answer.
-                if port.tls.is_none() && lingering.len() < MAX_TURNED_AWAY {
-                    lingering.spawn(turn_away(stream, P::NO_ROOM));
+                // Few at a time: under a flood, closing without a response is cheaper.
+                if port.tls.is_none() && lingering.len() < MAX_REFUSALS {
+                    lingering.spawn(refuse(stream, P::NO_ROOM));
                 }
             }
         }
     }
-    // Closes the port: the kernel refuses the next client, which tries elsewhere.
+    // Closes the port: the kernel refuses the next client, which tries another server.
     drop(listener);
     connections.close();
     let finished = tokio::time::timeout(port.settings.drain_timeout, connections.wait()).await;
@@ -182,7 +182,7 @@ fn gone(error: &io::Error) -> bool {
 /// One connection, from the handshake to its end. The slot is held until then.
 async fn connection<P: Protocol>(stream: TcpStream, addr: SocketAddr, _slot: Slot, protocol: P, port: Arc<Port>) {
     let accepted_at = Instant::now();
-    // Answers are small and whole: waiting to fill a packet would only delay them. A closed socket fails later.
+    // Responses are small: waiting to fill a packet would only delay them. A closed socket fails later.
     let _ = stream.set_nodelay(true);
     let Some(tls) = &port.tls else {
         return protocol.serve(stream, addr, accepted_at, port).await;
@@ -199,9 +199,8 @@ async fn connection<P: Protocol>(stream: TcpStream, addr: SocketAddr, _slot: Slo
     }
 }
 
-/// Tells a peer that there is no room, and leaves it a moment to read that: closing on unread bytes would reset the
-/// connection before it could.
-async fn turn_away(mut stream: TcpStream, no_room: &'static [u8]) {
+/// Sends a refusal, and leaves the peer a moment to read it: closing with unread bytes would reset the connection.
+async fn refuse(mut stream: TcpStream, no_room: &'static [u8]) {
     let _ = tokio::time::timeout(Duration::from_secs(1), async {
         stream.write_all(no_room).await?;
         stream.shutdown().await?;

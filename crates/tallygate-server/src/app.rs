@@ -1,4 +1,4 @@
-//! What every edge shares: the policies in force, the store, and the one way from a question to an answer.
+//! What the edges share: the policies in force, the store, and the only path from a question to an answer.
 
 use std::sync::Arc;
 
@@ -18,22 +18,22 @@ use crate::store::ServedStore;
 use crate::telemetry;
 use crate::token::Token;
 
-/// How many callers `on_error: local` tells apart; those beyond share states.
+/// How many subjects `on_error: local` keeps apart. Those beyond share states.
 const LOCAL_KEYS: usize = 100_000;
 
-/// What every edge shares.
+/// What the edges share.
 #[derive(Debug)]
 pub(crate) struct App {
-    /// The policies in force. Swapped whole.
+    /// The policies in force, replaced as a whole.
     pub(crate) policies: ArcSwap<Loaded>,
     pub(crate) stores: Stores<ServedStore>,
     pub(crate) calls: CallCounters,
     pub(crate) reloads: ReloadCounters,
     pub(crate) dialect: Dialect,
-    /// Whom forward-auth believes.
+    /// The proxies that forward-auth trusts.
     pub(crate) trust: Trust,
     pub(crate) token: Option<Token>,
-    /// Whether the server is about to stop; watched by those who want to know at once.
+    /// Whether the server is about to stop.
     pub(crate) draining: watch::Sender<bool>,
 }
 
@@ -55,7 +55,7 @@ impl App {
         self.stores.shared()
     }
 
-    /// Answers a question, and tells every observer. `deadline` is the caller's own, if it is known.
+    /// Answers a question, and notifies every observer. `deadline` is the caller's, if known.
     pub(crate) async fn answer<'q>(
         &self,
         api: Api,
@@ -63,7 +63,7 @@ impl App {
         deadline: Option<Instant>,
     ) -> Result<Answer<'q>, AnswerError> {
         let began = Instant::now();
-        // Loaded once: under a second set, the domain that was found in the first could be gone, and with it its limits.
+        // Loaded once: in a second set, the domain that was found in the first could be missing, and with it its limits.
         let loaded = self.policies.load_full();
         let result = self.decide(&loaded.set, api, question, deadline).await;
         let asked = Asked { question, result: &result, took: began.elapsed() };
@@ -71,7 +71,7 @@ impl App {
         result
     }
 
-    /// Tells every observer of a call that could not be read.
+    /// Notifies every observer of a call that could not be read.
     pub(crate) fn reject(&self, api: Api) {
         self.observe(&self.policies.load(), &DecisionEvent { api, outcome: CallOutcome::Invalid, asked: None });
     }
@@ -109,12 +109,12 @@ impl App {
         }
     }
 
-    /// Whether the server goes on, or that it is about to stop.
+    /// An error if the server is about to stop.
     pub(crate) fn staying(&self) -> Result<(), String> {
         if *self.draining.borrow() { Err("the server is about to stop".to_owned()) } else { Ok(()) }
     }
 
-    /// Whether calls should be sent here, or why not.
+    /// An error, with the reason, if calls should not be sent here.
     pub(crate) fn ready(&self) -> Result<(), String> {
         self.staying()?;
         self.store().condition().map_err(|because| because.to_string())

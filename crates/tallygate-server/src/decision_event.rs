@@ -1,4 +1,4 @@
-//! What happened to a call, as every observer learns it: metrics, log and traces.
+//! What happened to a call, for all observers: metrics, log and traces.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ words! {
 }
 
 words! {
-    /// What became of a call.
+    /// The outcome of a call.
     pub(crate) enum CallOutcome {
         Allowed = "allowed",
         Denied = "denied",
@@ -28,8 +28,7 @@ words! {
 }
 
 impl Api {
-    /// Envoy's service answers OK for a domain that has no configuration; elsewhere a mistyped domain is an error, so
-    /// that it does not mean "no limit".
+    /// Envoy's protocol answers OK for an unknown domain. Elsewhere it is an error, so that a typo does not mean "no limit".
     pub(crate) fn allows_unknown_domains(self) -> bool {
         matches!(self, Self::Json | Self::Rls)
     }
@@ -43,7 +42,7 @@ pub(crate) struct DecisionEvent<'a> {
     pub(crate) asked: Option<Asked<'a>>,
 }
 
-/// A question, what it was answered, and how long that took.
+/// A question, its answer, and the time it took.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Asked<'a> {
     pub(crate) question: &'a Question,
@@ -69,7 +68,7 @@ impl<'a> DecisionEvent<'a> {
 impl<'a> Asked<'a> {
     fn outcome(&self) -> CallOutcome {
         match self.result {
-            // What gives back has no `on_error`: its caller is told that the store failed.
+            // Refunds and resets have no `on_error`: a failure of the store is reported.
             Ok(Answer::Verdict(verdict)) if self.gives_back() && verdict.store_error().is_some() => {
                 CallOutcome::Unavailable
             }
@@ -89,7 +88,7 @@ impl<'a> Asked<'a> {
         self.question.verb.effect() == Effect::GivesBack
     }
 
-    /// The verdict, if it was decided under policies.
+    /// The verdict, if policies decided.
     pub(crate) fn verdict(&self) -> Option<&'a Verdict> {
         match self.result {
             Ok(Answer::Verdict(verdict)) => Some(verdict),

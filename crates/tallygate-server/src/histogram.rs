@@ -1,4 +1,4 @@
-//! How long things took, counted into fixed buckets.
+//! Durations in fixed buckets.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -6,10 +6,10 @@ use std::time::Duration;
 /// The upper bounds of the buckets, in microseconds: 50 µs to 1 s.
 const BOUNDS: [u64; 13] = [50, 100, 250, 500, 1000, 2500, 5000, 10_000, 25_000, 50_000, 100_000, 250_000, 1_000_000];
 
-/// Durations by bucket. Observing is two relaxed additions; whoever reads adds up.
+/// Durations by bucket. Observing is two relaxed additions; reading adds up.
 #[derive(Debug, Default)]
 pub struct Histogram {
-    /// One for each bound, and one for what is beyond the last.
+    /// One for each bound, and one beyond the last.
     buckets: [AtomicU64; BOUNDS.len() + 1],
     sum_nanos: AtomicU64,
 }
@@ -23,9 +23,8 @@ impl Histogram {
         self.sum_nanos.fetch_add(nanos, Ordering::Relaxed);
     }
 
-    /// `(upper bound in seconds, durations up to it)` for each bound, the sum of all in seconds, and how many there are:
-    /// the `le` buckets of Prometheus, whose `+Inf` is that last number. What is observed meanwhile may be in the buckets
-    /// and not in the sum yet.
+    /// `(upper bound in seconds, durations up to it)` for each bound, the sum in seconds, and the count: the `le` buckets of
+    /// Prometheus, with the count as `+Inf`. A concurrent observation may be in the buckets and not yet in the sum.
     pub fn snapshot(&self) -> (Vec<(f64, u64)>, f64, u64) {
         let mut count = 0;
         let counts = self.buckets.each_ref().map(|bucket| {

@@ -1,6 +1,6 @@
-//! The server: decisions over HTTP and Envoy's rate limit service, and what operators need beside them.
+//! The server: decisions over HTTP and Envoy's rate limit service, with metrics and an admin API.
 //!
-//! [`run`] is all of it; the command line is `tallygate serve`.
+//! [`run`] starts it. The command line is `tallygate serve`.
 //!
 //! ```no_run
 //! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
@@ -37,13 +37,13 @@ mod token;
 
 mod histogram;
 
-/// Ports: binding and serving them, and their limits, certificates and figures.
+/// Listeners: binding, serving, limits, certificates and counters.
 pub mod listen {
     pub use crate::accept::{BindError, ListenSettings, ListenStats, Listener, Tls, TlsError, TlsSettings};
     pub use crate::http::serve;
 }
 
-#[doc(hidden)] // For tests that speak to the server; not an interface.
+#[doc(hidden)] // For tests only, not a public API.
 pub mod proto;
 
 pub use histogram::Histogram;

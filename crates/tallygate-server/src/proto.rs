@@ -30,7 +30,7 @@ pub mod envoy {
 
 #[cfg(test)]
 mod tests {
-    //! The bytes are written by hand, from Envoy's definitions: a wrong number or type in ours cannot hide in both.
+    //! The bytes are spelled out from Envoy's definitions, so that a wrong number or type in ours cannot hide in both.
 
     use std::collections::BTreeMap;
     use std::fmt::Debug;

@@ -1,4 +1,4 @@
-//! How a server is set up.
+//! The settings of a server.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -14,31 +14,31 @@ use crate::store::StoreSpec;
 use crate::telemetry::Traces;
 use crate::token::Token;
 
-/// How a server is set up. [`Settings::default`] serves the built-in policy on the embedded store.
+/// The settings of a server. The default serves the built-in policy on the embedded store.
 #[derive(Clone)]
 pub struct Settings {
-    /// A policy file, or a folder of them; `None` for the built-in policy. Watched for changes.
+    /// A policy file, or a folder of them, watched for changes. `None` for the built-in policy.
     pub policies: Option<PathBuf>,
-    /// Where states live.
+    /// The store of the states.
     pub store: StoreSpec,
-    /// In which words limits are told in headers.
+    /// Which headers report the limits.
     pub dialect: Dialect,
-    /// Whom forward-auth believes. Proxies on this machine unless said.
+    /// The proxies that forward-auth trusts. Defaults to those on this machine.
     pub trust: Trust,
-    /// What opens reset and the admin listener.
+    /// The token for reset and the admin listener.
     pub token: Option<Token>,
     /// Certificates for all listeners; `None` for plain text.
     pub tls: Option<TlsSettings>,
-    /// Times and caps of each listener.
+    /// Timeouts and limits of each listener.
     pub listen: ListenSettings,
-    /// How long `/readyz` says no before the ports close, so that whoever sends calls here can turn away.
+    /// How long `/readyz` fails before the ports close, so that load balancers can react.
     pub notice: Duration,
-    /// Traces every decision, if there is a collector.
+    /// Traces decisions, if there is a collector.
     #[cfg(feature = "otlp")]
     pub traces: Option<Traces>,
-    /// Notified to have the files read again, as SIGHUP does. If the server is busy reading them, it starts over after that.
+    /// Notify it to reload the files, as SIGHUP does. During a reload, another one follows.
     pub reload: Arc<Notify>,
-    /// Told what happens.
+    /// Called for every event.
     pub on_event: Arc<dyn Fn(Event<'_>) + Send + Sync>,
 }
 

@@ -1,5 +1,5 @@
-//! The store a server works with: a stack of small stores, each around the next. It is always there to be asked: while the servers
-//! behind it are not, it says so at once.
+//! The store of a server: a stack of small stores, each around the next. It always answers at once; while Redis is
+//! unreachable, with an error.
 
 mod audit;
 mod backoff;
@@ -30,11 +30,10 @@ pub use settings::StoreSpec;
 pub use stats::StoreStats;
 use stats::{Observed, Timed};
 
-/// A store that starts before its server does and outlives it.
+/// A store that can be used before its server is reachable, and while it is not.
 ///
-/// Behind it a task connects, for as long as it takes, and then asks a small question now and then: [`condition`](Self::condition) is
-/// what came of the last ones. After a few failures in a row nobody waits for the server any more until it has answered
-/// that task. Dropping this ends the tasks.
+/// A task connects, retries until it succeeds, and then probes the server regularly: [`condition`](Self::condition) is the
+/// result. After a few failures in a row, calls fail at once until a probe succeeds. Dropping this ends the tasks.
 #[derive(Debug)]
 pub struct ServedStore {
     stack: Observed<Timely<Guarded<Lazy<Timed<AnyStore>>>>>,
@@ -51,13 +50,13 @@ struct Parts {
     opened: Arc<Notify>,
     condition: Arc<watch::Sender<Condition>>,
     stats: Arc<StoreStats>,
-    /// Of the last audit that came to its end.
+    /// Of the last audit that finished.
     figures: watch::Sender<Option<AuditFigures>>,
 }
 
 impl ServedStore {
-    /// Starts with the store of `spec`, on the runtime this is called from. A URL or prefix that cannot be right is an
-    /// error; a server that is not there, or does not let us in, is one that may be there later.
+    /// Starts the store of `spec` on the current runtime. An invalid URL or prefix is an error. An unreachable server, or one
+    /// that refuses the login, is not: it is retried.
     pub fn start(spec: StoreSpec) -> Result<Self, ConnectError> {
         let place = spec.place();
         let sweep = Sweep { at_most: spec.audit_keys, ..Sweep::of(&spec.prefix)? };
@@ -66,7 +65,7 @@ impl ServedStore {
         }
         let server = RedisStore::builder(&spec.store).prefix(&spec.prefix).deadline(spec.deadline);
         server.validate()?;
-        let reason = format!("there is no connection to {place} yet");
+        let reason = format!("not connected to {place} yet");
         let mut served = Self::new(place, Err(StoreError::Unavailable { reason }));
         served._tasks.spawn(probe::run(Arc::clone(&served.parts), server));
         if !spec.audit_every.is_zero() {
@@ -92,27 +91,27 @@ impl ServedStore {
         Self { stack, parts, _tasks: JoinSet::new() }
     }
 
-    /// Whether the store answered when it was last asked. An error until the first answer.
+    /// Whether the store answered the last probes. An error until the first answer.
     pub fn condition(&self) -> Condition {
         self.parts.condition.borrow().clone()
     }
 
-    /// Sees every change between up and down, and every change of the kind of reason.
+    /// Receives every change between up and down, and of the kind of error.
     pub fn subscribe(&self) -> watch::Receiver<Condition> {
         self.parts.condition.subscribe()
     }
 
-    /// Whether callers are told at once that the store is down, instead of finding out.
+    /// Whether the circuit breaker is open, so that calls fail at once.
     pub fn breaker_open(&self) -> bool {
         self.parts.breaker.is_open()
     }
 
-    /// How long calls took, and how they failed.
+    /// Durations and errors of calls.
     pub fn stats(&self) -> &StoreStats {
         &self.parts.stats
     }
 
-    /// What the last audit found; `None` before the first has ended. The embedded store is counted as this is called.
+    /// What the last audit found; `None` before the first. The embedded store is counted now.
     pub fn audit(&self) -> Option<AuditFigures> {
         match self.parts.store.get().map(|timed| &timed.store) {
             Some(AnyStore::Memory(store)) => Some(AuditFigures::of_memory(store)),
@@ -120,21 +119,21 @@ impl ServedStore {
         }
     }
 
-    /// Where states live: `memory`, or a URL without its password.
+    /// `memory`, or the URL of the store without its password.
     pub fn place(&self) -> &str {
         &self.parts.place
     }
 }
 
 impl Parts {
-    /// The store is there.
+    /// Sets the connected store.
     fn connected(&self, store: AnyStore) -> &AnyStore {
         &self.store.get_or_init(|| Timed { store, stats: Arc::clone(&self.stats) }).store
     }
 }
 
 impl From<MemoryStore> for ServedStore {
-    /// Needs no runtime: nothing runs beside it.
+    /// Needs no runtime: there are no tasks.
     fn from(store: MemoryStore) -> Self {
         let served = Self::new(AnyStore::MEMORY.to_owned(), Ok(()));
         served.parts.connected(store.into());

@@ -1,4 +1,4 @@
-//! What the server says while it runs: lines for operators, and spans for a collector.
+//! Log lines, and spans for a collector.
 
 mod decision_log;
 mod filter;
@@ -40,22 +40,22 @@ words! {
     }
 }
 
-/// Why nothing can be written.
+/// Why the log cannot be set up.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum TelemetryError {
-    /// The filter cannot be read.
+    /// The filter is invalid.
     #[error(
-        "log filter (TALLYGATE_LOG): {written:?} is not a level{hint}; write off, error, warn, info, debug or trace, \
-         or target=level, with commas between"
+        "log filter (TALLYGATE_LOG): unknown level {written:?}{hint}; write off, error, warn, info, debug or trace, \
+         or target=level, separated by commas"
     )]
     Filter {
-        /// The word at fault.
+        /// The unknown word.
         written: String,
-        /// What may have been meant.
+        /// A suggestion.
         hint: String,
     },
-    /// A process writes its log once.
+    /// The process has a log already.
     #[error("the log of this process is set up already")]
     AlreadySet,
 }
@@ -66,17 +66,17 @@ pub fn init(format: Format, filter: &str) -> Result<(), TelemetryError> {
     let filter = filter::parse(filter)?;
     let coloured = std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
     let write = |line: &str| {
-        // Nobody is left to tell that stderr is gone.
+        // If stderr is closed, there is no place to report it.
         let _ = std::io::stderr().lock().write_all(line.as_bytes());
     };
     let lines = Lines { format, coloured, write };
-    // For all layers, not for this one alone: else `enabled!` may say yes to what is then not written.
+    // For all layers, not for this one: otherwise `enabled!` may be true for events that are not written.
     let subscriber = tracing_subscriber::registry().with(lines).with(filter);
     tracing::subscriber::set_global_default(subscriber).map_err(|_| TelemetryError::AlreadySet)
 }
 
-/// The wall clock, for what people and collectors compare with other machines. No decision depends on it.
-#[expect(clippy::disallowed_methods, reason = "lines and spans tell when something happened; nothing is decided by it")]
+/// The wall clock, for timestamps of log lines and spans. No decision depends on it.
+#[expect(clippy::disallowed_methods, reason = "timestamps of log lines and spans; no decision depends on it")]
 fn wall_clock() -> SystemTime {
     SystemTime::now()
 }

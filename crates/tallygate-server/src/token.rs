@@ -1,14 +1,14 @@
-//! The secret that opens what changes states.
+//! The bearer token of operators.
 
 use std::fmt;
 
 use sha2::{Digest, Sha256};
 
-/// A bearer token, kept as its digest: the secret itself is in no memory dump, log or `Debug`.
+/// A bearer token, kept as its digest, so that the secret is in no memory dump, log or `Debug`.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Token([u8; 32]);
 
-/// Why a text is no token.
+/// The token is too short.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "the token has {characters} characters: use at least {}, for example from `openssl rand -hex 32`",
@@ -19,10 +19,10 @@ pub struct WeakToken {
 }
 
 impl Token {
-    /// Shorter ones can be guessed.
+    /// The fewest characters. Shorter tokens can be guessed.
     pub const SHORTEST: usize = 16;
 
-    /// The token written as `text`; white space around it is dropped.
+    /// The token `text`, without surrounding white space.
     pub fn new(text: &str) -> Result<Self, WeakToken> {
         let text = text.trim();
         let characters = text.chars().count();
@@ -32,7 +32,7 @@ impl Token {
         Ok(Self(digest(text)))
     }
 
-    /// Whether `shown` is this token. How long that takes tells nothing: it is the digests that are compared, in full.
+    /// Whether `shown` is this token, in constant time: compares digests.
     pub fn is(&self, shown: &str) -> bool {
         let pairs = self.0.iter().zip(digest(shown));
         pairs.fold(0, |differences, (own, other)| differences | (own ^ other)) == 0

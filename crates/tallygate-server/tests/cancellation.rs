@@ -117,7 +117,7 @@ fn request(case: &Case) -> RateLimitRequest {
     RateLimitRequest { domain: case.scene().domain().to_owned(), descriptors: vec![descriptor], hits_addend: 0 }
 }
 
-/// Client and server give up at the deadline, whoever comes first.
+/// Client and server give up at the deadline, whichever comes first.
 fn with_deadline(client: &RateLimitServiceClient<Channel>, case: &Case, deadline: Duration) -> Then {
     let mut request = tonic::Request::new(request(case));
     request.set_timeout(deadline);

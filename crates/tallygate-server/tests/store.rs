@@ -295,7 +295,7 @@ async fn an_audit_counts_the_keys_and_those_without_an_end() {
     assert!(!figures.complete && (1000..2000).contains(&figures.keys), "{figures:?}");
 }
 
-/// Waits until an audit has found these keys, and so many without an end.
+/// Waits until an audit has found these keys, and so many without a TTL.
 async fn audited(store: &ServedStore, wanted: (u64, u64, bool)) {
     let found = timeout(PATIENCE, async {
         while store.audit().map(|found| (found.keys, found.keys_without_ttl, found.complete)) != Some(wanted) {

@@ -60,7 +60,7 @@ async fn every_change_is_one_line_and_no_line_has_the_password() {
     let _guard = tracing::subscriber::set_default(log.clone());
     let server = Server::redis().password("hunter2").start();
     server.kill();
-    // In its place someone who hangs up: after the fourth time, three failed attempts have been told or kept silent.
+    // In its place a listener that hangs up: after the fourth time, three failed attempts have been logged or suppressed.
     let rude = std::net::TcpListener::bind(server.addr()).unwrap();
     let hung_up = tokio::task::spawn_blocking(move || (0..4).for_each(|_| drop(rude.accept().unwrap())));
     let spec = StoreSpec {
@@ -82,8 +82,8 @@ async fn every_change_is_one_line_and_no_line_has_the_password() {
     reach(true).await;
 
     let lines = log.0.lock().unwrap().clone();
-    let told: Vec<&str> = lines.iter().map(|line| line.split(' ').next().unwrap()).collect();
-    assert_eq!(told, ["WARN", "INFO", "WARN", "INFO"], "{lines:#?}");
+    let reported: Vec<&str> = lines.iter().map(|line| line.split(' ').next().unwrap()).collect();
+    assert_eq!(reported, ["WARN", "INFO", "WARN", "INFO"], "{lines:#?}");
     assert!(lines[0].contains("the store is down") && lines[0].contains(&server.addr().to_string()), "{lines:#?}");
     assert!(lines[3].contains("up again") && lines[3].contains("down_ms="), "{lines:#?}");
     assert!(lines.iter().all(|line| !line.contains("hunter2")), "{lines:#?}");

@@ -1,34 +1,33 @@
-//! How long and how much a listener bears.
+//! Timeouts and limits of a listener.
 
 use std::time::Duration;
 
-/// Times and caps of one listener. Every cap is per listener, so that a flood on one leaves the others open.
+/// Timeouts and limits of one listener. Limits are per listener, so that a flood on one does not affect the others.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ListenSettings {
-    /// From the first byte of a request, or from the connection's start, until its header is whole.
+    /// From the first byte of a request, or from the start of the connection, until its header is complete.
     pub header_timeout: Duration,
-    /// From the header until the answer begins; reading the body is part of it.
+    /// From the header until the response begins, including reading the body.
     pub request_timeout: Duration,
-    /// How long a connection may stay without a request.
+    /// How long a connection may be idle.
     pub idle_timeout: Duration,
     /// For the TLS handshake.
     pub handshake_timeout: Duration,
-    /// After this, give or take a tenth, a connection is asked to end, so that callers spread over new servers.
+    /// After this time, give or take a tenth, a connection is asked to end, so that clients spread over new servers.
     pub max_age: Duration,
-    /// What a connection that was asked to end may still take to finish.
+    /// How long a connection that was asked to end may take to finish.
     pub age_grace: Duration,
-    /// What all connections may still take once the listener drains.
+    /// How long connections may take to finish once the listener drains.
     pub drain_timeout: Duration,
-    /// Open connections, handshakes included.
+    /// The most open connections, handshakes included.
     pub max_connections: usize,
-    /// Open connections of one peer: an IPv4 address, or the /64 of an IPv6 address, which one host has to itself.
+    /// The most open connections of one peer: an IPv4 address, or an IPv6 /64.
     pub max_connections_per_peer: usize,
-    /// Whether the cap per peer holds for loopback too. By default it does not: there it is a proxy on this machine,
-    /// which speaks for many callers.
+    /// Whether the limit per peer applies to loopback. Defaults to false: a proxy on this machine acts for many clients.
     pub cap_loopback: bool,
-    /// Requests being decided at once; the next is refused at once instead of queued. Health endpoints are exempt.
+    /// The most requests in flight. The next is refused at once, not queued. Health endpoints are exempt.
     pub max_in_flight: usize,
-    /// Bytes of a request's body. For a gRPC stream, of all its messages.
+    /// The most bytes of a request body. For a gRPC stream, of all its messages.
     pub max_body: usize,
 }
 

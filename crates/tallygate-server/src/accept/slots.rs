@@ -1,4 +1,4 @@
-//! Caps on open connections: in total, and of one peer.
+//! Limits on open connections: in total, and per peer.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -12,9 +12,9 @@ use super::{ListenSettings, ListenStats};
 #[derive(Debug)]
 pub(super) struct Slots {
     settings: ListenSettings,
-    /// The connections that are counted there are those that have a slot.
+    /// Counts the connections that have a slot.
     stats: Arc<ListenStats>,
-    /// Only accepting and closing take this lock, never a request.
+    /// Locked by accepting and closing, never by a request.
     by_peer: Mutex<HashMap<String, usize>>,
 }
 
@@ -23,9 +23,9 @@ impl Slots {
         Arc::new(Self { settings: settings.clone(), stats: Arc::clone(stats), by_peer: Mutex::default() })
     }
 
-    /// `None` when there are too many. The slot is free again when it is dropped.
+    /// `None` if there are too many. Dropping the slot frees it.
     pub(super) fn take(self: &Arc<Self>, ip: IpAddr) -> Option<Slot> {
-        // Whoever has one address of a /64 has them all: counted singly they would be no cap.
+        // A host with one address of a /64 has them all, so they count as one peer.
         let peer = (self.settings.cap_loopback || !ip.is_loopback()).then(|| Prefixes::default().mask(ip));
         let mut by_peer = self.by_peer();
         if self.stats.connections.load(Relaxed) >= self.settings.max_connections as u64 {

@@ -1,15 +1,15 @@
-//! What a listener counts.
+//! The counters of a listener.
 
 use std::sync::atomic::AtomicU64;
 
-/// Counts of one listener, read at any time; each is exact, together they are no snapshot.
+/// The counters of one listener. Each is exact; together they are not a snapshot.
 #[derive(Debug, Default)]
 pub struct ListenStats {
-    /// Connections open now.
+    /// Open connections.
     pub connections: AtomicU64,
-    /// Connections and requests turned away because there were too many.
+    /// Connections and requests refused because there were too many.
     pub shed: AtomicU64,
-    /// Requests whose header was read, shed ones included.
+    /// Requests whose header was read, refused ones included.
     pub requests: AtomicU64,
     /// Requests whose handler panicked.
     pub panics: AtomicU64,

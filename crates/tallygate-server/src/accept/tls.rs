@@ -1,4 +1,4 @@
-//! TLS towards callers, optionally asking them for a certificate; read from files that may be replaced at any time.
+//! TLS, optionally with client certificates. The files can be replaced at any time.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -13,18 +13,18 @@ use tokio_rustls::rustls::server::WebPkiClientVerifier;
 use tokio_rustls::rustls::{self, InconsistentKeys, RootCertStore, ServerConfig};
 use tokio_rustls::server::TlsStream;
 
-/// Where the certificates are: PEM files.
+/// The PEM files of the certificates.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TlsSettings {
-    /// The server's certificate, then those between it and its authority.
+    /// The server's certificate, followed by its intermediates.
     pub certificate: PathBuf,
     /// The private key of that certificate.
     pub key: PathBuf,
-    /// Authorities of callers: when set, only callers with a certificate of one of them are served.
+    /// Certificate authorities of clients. If set, only clients with a certificate of one of them are served.
     pub client_ca: Option<PathBuf>,
 }
 
-/// Why the certificates cannot be used: which file, what is wrong with it, what to do.
+/// Why the certificates cannot be used: the file, the reason, the remedy.
 #[derive(Debug, thiserror::Error)]
 #[error("{}: {reason}; {remedy}", file.display())]
 pub struct TlsError {
@@ -44,14 +44,14 @@ impl TlsError {
     }
 }
 
-/// Certificates in use, shared by all listeners that name them.
+/// Certificates in use, shared by all listeners.
 #[derive(Clone)]
 pub struct Tls {
     settings: TlsSettings,
     config: Arc<ArcSwap<ServerConfig>>,
 }
 
-/// Names the files only: nothing of a key is ever printed.
+/// Prints the names of the files only, never a key.
 impl fmt::Debug for Tls {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Tls").field(&self.settings).finish()
@@ -65,7 +65,7 @@ impl Tls {
         Ok(Self { settings, config })
     }
 
-    /// Reads the files again, for the connections to come. If anything is wrong with them, the old ones stay in use.
+    /// Reads the files again, for new connections. If they are invalid, the old certificates stay in use.
     pub fn reload(&self) -> Result<(), TlsError> {
         self.config.store(Arc::new(read(&self.settings)?));
         Ok(())
@@ -119,7 +119,7 @@ fn certificates(file: &Path, remedy: &'static str) -> Result<Vec<CertificateDer<
     Ok(found)
 }
 
-/// What the system said, without the reader's words around it, and never bytes of the file.
+/// The error of the system, never bytes of the file.
 fn unreadable(error: &pem::Error) -> String {
     match error {
         pem::Error::Io(error) => format!("cannot be read: {error}"),

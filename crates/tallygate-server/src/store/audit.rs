@@ -1,4 +1,4 @@
-//! A small audit now and then, beside the traffic: how many keys there are, and whether each of them ends.
+//! A regular audit in the background: the number of keys, and keys without a TTL.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use tokio::time::sleep;
 use super::Parts;
 use super::backoff::jitter;
 
-/// Between two steps: their few hundred keys are a millisecond of the server's work, at most one in twenty.
+/// Between two steps. A step takes the server about a millisecond, so the audit uses at most a twentieth of it.
 const REST: Duration = Duration::from_millis(20);
 
 /// What an audit found.
@@ -19,12 +19,11 @@ const REST: Duration = Duration::from_millis(20);
 pub struct AuditFigures {
     /// Keys seen.
     pub keys: u64,
-    /// Keys that would never expire, lasting counters apart. Anything but 0 was not written by Tallygate, or was tampered
-    /// with.
+    /// Keys without a TTL, except counters that have none. Tallygate writes no such key.
     pub keys_without_ttl: u64,
-    /// Keys the servers have thrown out since they started: each was a limit that silently started over.
+    /// Keys that the servers have evicted since they started. Each eviction reset a limit.
     pub evicted_keys: u64,
-    /// Whether all keys were seen; otherwise it stopped at the number it was given.
+    /// Whether all keys were seen. Otherwise the audit stopped at its limit.
     pub complete: bool,
     /// When it ended, by this machine's clock.
     pub finished_at: Timestamp,
@@ -56,7 +55,7 @@ pub(super) async fn run(parts: Arc<Parts>, url: String, sweep: Sweep, every: Dur
     let sweep = Sweep { rest: REST, ..sweep };
     let clock = Clock::system();
     let mut condition = parts.condition.subscribe();
-    // Servers that were started together do not look at the same moment.
+    // So that servers that were started together do not audit at the same moment.
     let mut pause = jitter(Duration::ZERO, every / 10);
     loop {
         sleep(pause).await;
@@ -64,7 +63,7 @@ pub(super) async fn run(parts: Arc<Parts>, url: String, sweep: Sweep, every: Dur
         if condition.wait_for(Result::is_ok).await.is_err() {
             return;
         }
-        // Connected anew each time: nothing is held open for hours, and a cluster is looked at as it is now.
+        // A new connection each time: none is held open for hours, and the topology of a cluster is current.
         let audited = async { Ok::<_, ConnectError>(Audit::connect(&url).await?.run(&sweep, |_| {}).await?) };
         match audited.await {
             Ok(report) => {
@@ -72,23 +71,23 @@ pub(super) async fn run(parts: Arc<Parts>, url: String, sweep: Sweep, every: Dur
                 let before = parts.figures.send_replace(Some(figures));
                 warn_of(before, figures, &parts.place);
             }
-            Err(error) => tracing::warn!(store = parts.place, reason = %error, "the audit could not end"),
+            Err(error) => tracing::warn!(store = parts.place, reason = %error, "the audit failed"),
         }
     }
 }
 
-/// Says what has become worse. Never which keys: their names are made of subjects.
+/// Warns of what got worse, without the keys: their names contain subjects.
 fn warn_of(before: Option<AuditFigures>, now: AuditFigures, place: &str) {
     let (orphans, evicted) = before.map_or((0, 0), |before| (before.keys_without_ttl, before.evicted_keys));
     if now.keys_without_ttl > orphans {
         let keys = now.keys_without_ttl;
-        tracing::warn!(store = place, keys, "keys would never expire: `tallygate audit` names and repairs them");
+        tracing::warn!(store = place, keys, "keys without a TTL: run `tallygate audit` to list and repair them");
     }
     if now.evicted_keys > evicted {
         tracing::warn!(
             store = place,
             keys = now.evicted_keys,
-            "the server has evicted keys, and limits with them: give it more memory and maxmemory-policy noeviction"
+            "the server has evicted keys, which resets limits: give it more memory, and set maxmemory-policy noeviction"
         );
     }
 }

@@ -1,4 +1,4 @@
-//! How long to leave a server alone that was not there.
+//! How long to wait between attempts to connect.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::time::Duration;
@@ -6,13 +6,13 @@ use std::time::Duration;
 const FIRST: Duration = Duration::from_millis(50);
 const MOST: Duration = Duration::from_secs(2);
 
-/// Waits without end that double, each cut by up to half: many servers that lost one store do not come back in step.
+/// Waits that double up to a maximum, each shortened by up to half, so that many servers do not reconnect in step.
 pub(super) fn waits() -> impl Iterator<Item = Duration> {
     let longest = std::iter::successors(Some(FIRST), |longest| Some((*longest * 2).min(MOST)));
     longest.map(|longest| jitter(longest / 2, longest))
 }
 
-/// A random span between two.
+/// A random duration between two.
 pub(crate) fn jitter(least: Duration, most: Duration) -> Duration {
     let random = u32::try_from(RandomState::new().build_hasher().finish() % 1024).unwrap_or(0);
     least + most.saturating_sub(least) * random / 1024

@@ -1,4 +1,4 @@
-//! Stops asking a store that does not answer: who asks meanwhile is told so at once.
+//! A circuit breaker: while the store does not answer, calls fail at once.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -10,28 +10,28 @@ use tokio::sync::Notify;
 /// Failures in a row that open it.
 pub(super) const MOST_FAILURES: u32 = 5;
 
-/// Closed while the store answers. Open after [`MOST_FAILURES`] calls in a row failed; then only a probe that was answered
-/// closes it, so no caller ever waits to find out whether the store is back.
+/// Closed while the store answers. Open after [`MOST_FAILURES`] failed calls in a row; then only a successful probe closes
+/// it, so no caller waits to find out whether the store is back.
 ///
-/// One word of state: in its upper half the number of times it was closed again, in its lower half the failures in a row.
-/// What a call began under the number before says nothing about the store as it is now, and is not counted.
+/// One word of state: the upper half is the number of times it was closed, the lower half the failures in a row. A call
+/// that began under an earlier number says nothing about the store now, and is not counted.
 #[derive(Debug, Default)]
 pub(super) struct Breaker(AtomicU64);
 
-/// Permit to ask the store; handed back with what came of it.
+/// Permit to call the store, returned with the result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Permit {
     round: u32,
 }
 
-/// What a call shows about the store.
+/// What a call says about the store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Signal {
     /// It answered, if only to refuse.
     Answered,
-    /// It was not reached, or did not answer in time.
+    /// It was unreachable, or did not answer in time.
     Failed,
-    /// The call did not get as far as the store.
+    /// The call did not reach the store.
     Nothing,
 }
 
@@ -41,18 +41,18 @@ impl Signal {
             StoreError::Unavailable { .. } | StoreError::Ambiguous { .. } => Self::Failed,
             StoreError::Overloaded { .. } => Self::Nothing,
             StoreError::Refused { .. } | StoreError::Corrupt { .. } | StoreError::NewerFormat { .. } => Self::Answered,
-            // A new kind of error must not cut anyone off before someone has thought about it.
+            // A new kind of error must not open the breaker until it is listed here.
             _ => Self::Nothing,
         }
     }
 }
 
-/// A store that is asked only while its breaker is closed.
+/// A store that is called only while its breaker is closed.
 #[derive(Debug)]
 pub(super) struct Guarded<S> {
     pub(super) store: S,
     pub(super) breaker: Arc<Breaker>,
-    /// Told when a caller's failure opens the breaker, so that the probe need not wait for its next turn.
+    /// Notified when a failed call opens the breaker, so that the next probe comes at once.
     pub(super) opened: Arc<Notify>,
 }
 
@@ -76,7 +76,7 @@ impl<S: Store> Store for Guarded<S> {
         self.ask(self.store.call(call)).await
     }
 
-    /// What answers at once need not be guarded.
+    /// A store that answers at once needs no breaker.
     fn call_now(&self, call: &Call<'_>) -> Option<Result<Decision, StoreError>> {
         self.store.call_now(call)
     }
@@ -112,7 +112,7 @@ impl Failure for CounterError {
 #[cold]
 fn open() -> StoreError {
     let reason =
-        format!("the breaker is open: {MOST_FAILURES} calls in a row failed, and no probe has been answered since");
+        format!("the circuit breaker is open: {MOST_FAILURES} calls in a row failed, and no probe has succeeded since");
     StoreError::Unavailable { reason }
 }
 
@@ -126,7 +126,7 @@ fn join(round: u32, failures: u32) -> u64 {
 }
 
 impl Breaker {
-    /// Permit to ask the store, or `None` while it is open.
+    /// Permit to call the store, or `None` while it is open.
     pub(super) fn admit(&self) -> Option<Permit> {
         let (round, failures) = split(self.0.load(Ordering::Relaxed));
         (failures < MOST_FAILURES).then_some(Permit { round })
@@ -136,17 +136,17 @@ impl Breaker {
         self.failures() >= MOST_FAILURES
     }
 
-    /// Failures in a row, by callers and probes.
+    /// Failures in a row, of calls and probes.
     pub(super) fn failures(&self) -> u32 {
         split(self.0.load(Ordering::Relaxed)).1
     }
 
-    /// What became of a call. True for the one that opens it.
+    /// Records the result of a call. True for the one that opens the breaker.
     pub(super) fn record(&self, permit: Permit, signal: Signal) -> bool {
         match signal {
             Signal::Nothing => false,
             Signal::Answered => {
-                // The usual case reads one word that nobody writes.
+                // The common case only reads.
                 self.change(|round, failures| {
                     (round == permit.round && (1..MOST_FAILURES).contains(&failures)).then_some((round, 0))
                 });
@@ -160,17 +160,17 @@ impl Breaker {
         }
     }
 
-    /// A probe failed: one more failure. What was asked by nobody needs no permit.
+    /// A probe failed: one more failure. Probes need no permit.
     pub(super) fn probe_failed(&self) {
         self.change(|round, failures| (failures < MOST_FAILURES).then_some((round, failures + 1)));
     }
 
-    /// The store is known to be down: no caller needs to find out for himself.
+    /// The store is known to be down: calls fail at once.
     pub(super) fn open(&self) {
         self.change(|round, failures| (failures < MOST_FAILURES).then_some((round, MOST_FAILURES)));
     }
 
-    /// A probe was answered: closed, whatever it was. Calls that began while it was open or before count for nothing.
+    /// A probe succeeded: closes it. Calls that began earlier are not counted.
     pub(super) fn probe_answered(&self) {
         self.change(|round, failures| match failures {
             0 => None,
@@ -179,7 +179,7 @@ impl Breaker {
         });
     }
 
-    /// What it was before, if it was changed.
+    /// The state before, if it changed.
     fn change(&self, next: impl Fn(u32, u32) -> Option<(u32, u32)>) -> Option<(u32, u32)> {
         let next = |word| {
             let (round, failures) = split(word);

@@ -1,10 +1,10 @@
-//! Gives up on calls whose callers no longer wait.
+//! Ends calls at the caller's deadline.
 
 use tallygate::{Call, CounterError, CounterName, CounterOp, CounterValue, Counters, Decision, Store, StoreError};
 use tokio::time::{Instant, timeout_at};
 
-/// A store whose calls end at their own deadline. What is given up says nothing about the store: a caller in a hurry must not be
-/// able to cut off the others.
+/// A store whose calls end at their deadline. This does not count as a failure of the store: a caller with a short deadline
+/// must not open the breaker for the others.
 #[derive(Debug)]
 pub(super) struct Timely<S>(pub(super) S);
 
@@ -15,7 +15,7 @@ impl<S: Store> Store for Timely<S> {
             let reason = "the caller's deadline had passed before the store was asked".to_owned();
             return Err(StoreError::Unavailable { reason });
         }
-        // The store's own deadline is what tells a slow store from an impatient caller.
+        // The store has a deadline of its own, which detects a slow store.
         let patient = call.clone().by(None);
         timeout_at(deadline, self.0.call(&patient)).await.unwrap_or_else(|_| {
             let reason = "the caller's deadline passed before the store answered".to_owned();

@@ -1,4 +1,4 @@
-//! Whether the store is up, who wants to know, and what the log says about it.
+//! Whether the store is up, and the log of its changes.
 
 use std::mem::discriminant;
 
@@ -6,25 +6,25 @@ use tallygate::StoreError;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-/// Whether the store answered when it was last asked, or what was last heard instead.
+/// Whether the store answered the last probes, or the last error.
 pub type Condition = Result<(), StoreError>;
 
-/// Writes the condition, and the log: once for every change.
+/// Writes the condition, and one log line for every change.
 pub(super) struct HealthLog<'a> {
     condition: &'a watch::Sender<Condition>,
     place: &'a str,
     down_since: Option<Instant>,
-    /// Nothing has been said yet of a store that was never there.
+    /// Nothing has been logged yet.
     silent: bool,
 }
 
 impl<'a> HealthLog<'a> {
-    /// For a store that has not been seen yet.
+    /// For a store that has not answered yet.
     pub(super) fn new(condition: &'a watch::Sender<Condition>, place: &'a str) -> Self {
         Self { condition, place, down_since: Some(Instant::now()), silent: true }
     }
 
-    /// True if this is news. The words of a reason change with every attempt: its kind counts.
+    /// True if this is a change. The text of an error may differ with every attempt, so its kind is compared.
     fn write(&self, condition: Condition) -> bool {
         self.condition.send_if_modified(|present| {
             let kinds = [&*present, &condition].map(|condition| condition.as_ref().err().map(discriminant));
@@ -50,7 +50,7 @@ impl<'a> HealthLog<'a> {
     pub(super) fn down(&mut self, because: StoreError) {
         if self.write(Err(because.clone())) || self.silent {
             self.down_since.get_or_insert_with(Instant::now);
-            tracing::warn!(store = self.place, reason = %because, "the store is down");
+            tracing::warn!(store = self.place, reason = %because, "the store is down; on_error answers until it is back");
         }
         self.silent = false;
     }

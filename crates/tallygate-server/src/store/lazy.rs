@@ -1,4 +1,4 @@
-//! A store that can be asked before it is there.
+//! A store that can be used before it is connected.
 
 use std::sync::{Arc, OnceLock};
 
@@ -7,7 +7,7 @@ use tokio::sync::watch;
 
 use super::Condition;
 
-/// Empty until its server was there for the first time. From then on the store finds its server again by itself.
+/// Empty until the first connection. From then on the store reconnects by itself.
 #[derive(Debug)]
 pub(super) struct Lazy<S> {
     pub(super) store: Arc<OnceLock<S>>,
@@ -16,7 +16,7 @@ pub(super) struct Lazy<S> {
 
 impl<S> Lazy<S> {
     fn store(&self) -> Result<&S, StoreError> {
-        let connecting = || StoreError::Unavailable { reason: "the connection is being opened".to_owned() };
+        let connecting = || StoreError::Unavailable { reason: "not connected yet".to_owned() };
         self.store.get().ok_or_else(|| self.condition.borrow().clone().err().unwrap_or_else(connecting))
     }
 }

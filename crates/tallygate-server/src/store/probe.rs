@@ -1,4 +1,4 @@
-//! The task that knows whether the store is there: it connects, and from then on asks a small question now and then.
+//! The task that connects to the store, and then probes it regularly.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,18 +12,18 @@ use super::backoff::waits;
 use super::breaker::Signal;
 use super::health::HealthLog;
 
-/// Between two questions while all is well.
+/// Between two probes while the store is up.
 const PROBE_INTERVAL: Duration = Duration::from_millis(500);
-/// Between two questions while it is not.
+/// Between two probes while it is down.
 const RETRY_INTERVAL: Duration = Duration::from_millis(100);
-/// Failures in a row, of probes and callers together, that make a store down: one slow answer does not.
+/// Failures in a row, of probes and calls together, after which the store is down. One slow answer is not enough.
 const DOWN_AFTER: u32 = 2;
 
 pub(super) async fn run(parts: Arc<Parts>, server: RedisStoreBuilder) {
     let mut log = HealthLog::new(&parts.condition, &parts.place);
     let store = parts.connected(connect(&mut log, &server).await.into());
     let limit: Limit = "1/s fixed_window".parse().expect("a limit as the documentation has it");
-    // Never charged: looking is all a probe does, so it leaves no key behind.
+    // A probe only peeks, so it leaves no key behind.
     let key = Key::new("probe", "probe").expect("short enough for a key");
     let checks = [Check::new(key, &limit)];
     let question = Call::new(Verb::Peek, &checks).expect("one check of one unit");
@@ -36,17 +36,17 @@ pub(super) async fn run(parts: Arc<Parts>, server: RedisStoreBuilder) {
             }
             Err(error) => failed(&parts, &mut log, error),
         };
-        // Until the next turn, or until the failure of a caller opens the breaker.
+        // Wakes on the next tick, or when the breaker opens.
         let _ = timeout(if calm { PROBE_INTERVAL } else { RETRY_INTERVAL }, parts.opened.notified()).await;
     }
 }
 
-/// True if the next probe may take its time.
+/// True if the next probe may wait for the longer interval.
 fn failed(parts: &Parts, log: &mut HealthLog<'_>, error: StoreError) -> bool {
     match Signal::of(&error) {
-        // More callers than places: the store is not to blame, and what was said of it last is still true.
+        // Too many calls in flight: this says nothing about the store.
         Signal::Nothing => return parts.condition.borrow().is_ok(),
-        // It answers, and the callers too are answered at once, with what has to be changed.
+        // It answers, so calls get its error at once.
         Signal::Answered => {
             parts.breaker.probe_answered();
             log.down(error);
@@ -62,7 +62,7 @@ fn failed(parts: &Parts, log: &mut HealthLog<'_>, error: StoreError) -> bool {
     false
 }
 
-/// Tries until it is there.
+/// Retries until it is connected.
 async fn connect(log: &mut HealthLog<'_>, server: &RedisStoreBuilder) -> RedisStore {
     let mut waits = waits();
     loop {
@@ -74,7 +74,7 @@ async fn connect(log: &mut HealthLog<'_>, server: &RedisStoreBuilder) -> RedisSt
     }
 }
 
-/// What callers are told while there is no connection: whatever went wrong, nothing of theirs was sent.
+/// The error of calls while there is no connection. None of them was sent, so none is ambiguous.
 fn absence(error: ConnectError) -> StoreError {
     match error {
         ConnectError::Store(refused @ StoreError::Refused { .. }) => refused,

@@ -1,27 +1,27 @@
-//! Which store a server works with, and how it treats it.
+//! The settings of the store.
 
 use std::time::Duration;
 
 use tallygate_redis::{AnyStore, StoreUrl};
 
-/// The settings of a [`ServedStore`](super::ServedStore). They hold a password, perhaps, so only their [place](Self::place)
-/// can be printed.
+/// The settings of a [`ServedStore`](super::ServedStore). They may contain a password, so there is no `Debug`; print their
+/// [place](Self::place).
 #[derive(Clone)]
 pub struct StoreSpec {
     /// `memory`, or the URL of a Redis or Valkey server.
     pub store: String,
-    /// What every key on a server begins with. `tallygate` unless said.
+    /// The prefix of every key. Defaults to `tallygate`.
     pub prefix: String,
-    /// How long a call may take. 15 ms unless said.
+    /// How long a call may take. Defaults to 15 ms.
     pub deadline: Duration,
-    /// How long between two audits; zero is never. Five minutes unless said.
+    /// The time between two audits; zero disables them. Defaults to five minutes.
     pub audit_every: Duration,
-    /// How many keys an audit looks at before it stops. 100,000 unless said.
+    /// The most keys that an audit reads. Defaults to 100,000.
     pub audit_keys: u64,
 }
 
 impl StoreSpec {
-    /// The store that `text` names: `memory`, or the URL of a Redis or Valkey server.
+    /// `text` is `memory`, or the URL of a Redis or Valkey server.
     pub fn new(text: &str) -> Self {
         Self {
             store: text.trim().to_owned(),
@@ -32,12 +32,12 @@ impl StoreSpec {
         }
     }
 
-    /// Where states live, without the password.
+    /// `memory`, or the URL without its password.
     pub fn place(&self) -> String {
         if self.store == AnyStore::MEMORY {
             return self.store.clone();
         }
-        self.store.parse::<StoreUrl>().map_or_else(|_| "an unreadable URL".to_owned(), |url| url.to_string())
+        self.store.parse::<StoreUrl>().map_or_else(|_| "an invalid URL".to_owned(), |url| url.to_string())
     }
 }
 

@@ -1,4 +1,4 @@
-//! What the calls to the store came to: how long they took, and how they failed.
+//! Durations and errors of calls to the store.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,7 +11,7 @@ use tokio::time::Instant;
 use super::breaker::Failure;
 use crate::histogram::Histogram;
 
-/// Counted as calls end, read when someone asks.
+/// Durations and errors of calls to the store.
 #[derive(Debug, Default)]
 pub struct StoreStats {
     /// By [`StoreError::KINDS`].
@@ -21,13 +21,13 @@ pub struct StoreStats {
 }
 
 impl StoreStats {
-    /// How many calls the store could not answer, by kind. Every kind is there, those that never happened too.
+    /// Calls that the store could not answer, by kind. Every kind is listed.
     pub fn errors(&self) -> impl Iterator<Item = (&'static str, u64)> {
         StoreError::KINDS.iter().copied().zip(self.errors.iter().map(|count| count.load(Ordering::Relaxed)))
     }
 
-    /// How long calls took that went as far as a server, failed ones included, by verb. The embedded store is not
-    /// timed: it answers in a fraction of the smallest bucket, and reading the clock would cost as much as the decision.
+    /// Durations of calls that reached a server, failed ones included, by verb. The embedded store is not timed: it answers
+    /// in a fraction of the smallest bucket, and reading the clock would cost as much as the decision.
     pub fn durations(&self) -> impl Iterator<Item = (&'static str, &Histogram)> {
         Verb::ALL.iter().map(|verb| verb.name()).chain(["count"]).zip(&self.durations)
     }
@@ -64,7 +64,7 @@ impl<S: Counters> Counters for Observed<S> {
     }
 }
 
-/// A store whose calls are timed, those that are given up included.
+/// A store whose calls are timed, including abandoned ones.
 #[derive(Debug)]
 pub(super) struct Timed<S> {
     pub(super) store: S,

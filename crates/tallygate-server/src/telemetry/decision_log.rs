@@ -1,4 +1,4 @@
-//! Log lines about decisions: at once if a policy answers without the store, for each refused call on request.
+//! Log lines about decisions: a warning if `on_error` answers, and each denied call at the debug level.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
@@ -13,19 +13,18 @@ use crate::decision_event::{Asked, CallOutcome, DecisionEvent};
 
 /// The target of every line about a decision, for filters.
 const TARGET: &str = "tallygate_server::decision";
-/// How long a policy stays quiet after a line that it answers without its store.
+/// The least time between two warnings about one policy.
 const QUIET: Duration = Duration::from_secs(10);
 
-/// By policy, when it was last spoken of, and how often it has answered without its store since.
+/// By policy, when it was last logged, and how often `on_error` has answered since.
 ///
-/// Only calls that the store failed come here. Policies are those of the operator's files, so their number is bounded.
+/// Only used while the store fails. The policies are those of the files, so their number is bounded.
 type Notes = BTreeMap<String, (Instant, u64)>;
 
 /// Per process, as the log is.
 static NOTES: Mutex<Notes> = Mutex::new(Notes::new());
 
-/// Writes what there is to write. With nothing wrong and no debugging, this takes no lock, reads no clock and allocates
-/// nothing.
+/// Logs a decision. In the common case this takes no lock, reads no clock and allocates nothing.
 pub(super) fn observe(event: &DecisionEvent<'_>) {
     let Some(asked) = event.asked else { return };
     if let (Some(verdict), Some(error)) = (asked.verdict(), asked.store_error())
@@ -54,13 +53,13 @@ fn debug(outcome: CallOutcome, asked: &Asked<'_>) {
     );
 }
 
-/// One line for each policy that answered without the store and was not spoken of just now.
+/// One line for each policy whose `on_error` answered and that was not logged just now.
 fn warn(verdict: &Verdict, error: &StoreError) {
     let now = Instant::now();
     let mut before = None;
     for ruling in verdict.rulings() {
         let without = matches!(ruling.source(), Source::OnErrorAllow | Source::OnErrorDeny | Source::OnErrorLocal);
-        // One policy may rule on several descriptors: rulings are in the order of policies, and a call counts once.
+        // A policy may rule on several descriptors. Rulings are in the order of policies, and a call counts once.
         if !without || before.replace(ruling.place()) == Some(ruling.place()) {
             continue;
         }
@@ -81,7 +80,7 @@ fn warn(verdict: &Verdict, error: &StoreError) {
     }
 }
 
-/// Counts an answer of a policy. If it is time for a line: how many answers it speaks of, this one included.
+/// Counts an answer of a policy. If a line is due: the number of answers since the last one.
 fn answered(notes: &mut Notes, policy: &str, now: Instant) -> Option<u64> {
     let Some((said_at, answered)) = notes.get_mut(policy) else {
         notes.insert(policy.to_owned(), (now, 0));
@@ -127,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn debug_tells_of_each_denied_call_and_info_of_none() {
+    fn the_debug_level_has_each_denied_call_and_info_has_none() {
         assert_eq!(lines("denied-info", LevelFilter::INFO, None), Vec::<Value>::new());
         let lines = lines("denied-debug", LevelFilter::DEBUG, None);
         assert_eq!(lines.len(), 9, "one call was allowed");
@@ -143,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn debug_tells_of_a_denied_ad_hoc_call() {
+    fn the_debug_level_has_a_denied_ad_hoc_call() {
         let asked = AdHoc::new("login".into(), "alice".into(), "0/s".parse().unwrap(), Cost::ONE, None).unwrap();
         let decision = Limiter::new(MemoryStore::new()).check_now(asked.check()).unwrap();
         let question = Question { verb: Verb::Check, about: About::AdHoc(asked) };
@@ -158,11 +157,11 @@ mod tests {
     }
 
     #[test]
-    fn debug_tells_why_a_call_could_not_be_decided() {
+    fn the_debug_level_says_why_a_call_could_not_be_decided() {
         let lines = lines("down-debug", LevelFilter::DEBUG, Some(OnError::Deny));
-        let told: Vec<&Value> = lines.iter().filter(|line| line["level"] == "DEBUG").collect();
-        assert_eq!(told.len(), 10);
-        let fields = &told[0]["fields"];
+        let reported: Vec<&Value> = lines.iter().filter(|line| line["level"] == "DEBUG").collect();
+        assert_eq!(reported.len(), 10);
+        let fields = &reported[0]["fields"];
         let words = ["outcome", "source", "store_error"].map(|field| &fields[field]);
         assert_eq!(words, ["unavailable", "on_error_deny", "unavailable"]);
     }
@@ -198,8 +197,8 @@ mod tests {
     #[test]
     fn nothing_is_counted_for_a_log_that_takes_no_warnings() {
         assert_eq!(lines("quiet", LevelFilter::ERROR, Some(OnError::Deny)), Vec::<Value>::new());
-        let told = lines("quiet", LevelFilter::WARN, Some(OnError::Deny));
-        assert_eq!(told[0]["fields"]["answered"], 1);
+        let reported = lines("quiet", LevelFilter::WARN, Some(OnError::Deny));
+        assert_eq!(reported[0]["fields"]["answered"], 1);
     }
 
     #[test]
@@ -214,18 +213,18 @@ mod tests {
         #[test]
         fn lines_are_ten_seconds_apart_and_count_every_answer(waits in prop::collection::vec(0u64..6_000, 1..60)) {
             let (mut notes, mut now) = (Notes::new(), Instant::now());
-            let (mut told, mut said_at) = (0, None::<Instant>);
+            let (mut reported, mut said_at) = (0, None::<Instant>);
             for wait in &waits {
                 now += Duration::from_millis(*wait);
                 if let Some(count) = answered(&mut notes, "a/x", now) {
                     prop_assert!(said_at.is_none_or(|at| now - at >= QUIET));
-                    (told, said_at) = (told + count, Some(now));
+                    (reported, said_at) = (reported + count, Some(now));
                 }
             }
-            // The rest is told with the next line.
+            // The rest is in the next line.
             now += QUIET;
-            told += answered(&mut notes, "a/x", now).unwrap();
-            prop_assert_eq!(told, waits.len() as u64 + 1);
+            reported += answered(&mut notes, "a/x", now).unwrap();
+            prop_assert_eq!(reported, waits.len() as u64 + 1);
         }
     }
 }

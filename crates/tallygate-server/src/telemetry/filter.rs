@@ -6,8 +6,8 @@ use super::TelemetryError;
 
 const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
 
-/// Reads `info` or `info,tallygate_server=debug`. Without a level for all, that is `info`: naming one target must not
-/// silence the others. A mistyped level is refused, where the library would take it for the name of a target.
+/// Reads `info` or `info,tallygate_server=debug`. The level for all targets defaults to `info`. A mistyped level is an
+/// error; the library would read it as the name of a target.
 pub(super) fn parse(written: &str) -> Result<Targets, TelemetryError> {
     let mut targets = Targets::new().with_default(LevelFilter::INFO);
     for directive in written.split(',').map(str::trim).filter(|directive| !directive.is_empty()) {
@@ -20,7 +20,7 @@ pub(super) fn parse(written: &str) -> Result<Targets, TelemetryError> {
 }
 
 fn level(word: &str) -> Result<LevelFilter, TelemetryError> {
-    // The library would also read numbers, and nothing.
+    // The library would also accept numbers and the empty string.
     let known = LEVELS.iter().find(|name| name.eq_ignore_ascii_case(word));
     known.and_then(|name| name.parse().ok()).ok_or_else(|| {
         let hint = tallygate::nearest(word, &LEVELS).map(|near| format!(" (did you mean `{near}`?)"));

@@ -27,11 +27,11 @@ use super::wall_clock;
 use crate::decision_event::{CallOutcome, DecisionEvent};
 use exporter::{BoundedProcessor, Counts};
 
-/// How long the end of the process waits for the collector.
+/// How long shutdown waits for the collector.
 const FLUSH: Duration = Duration::from_secs(3);
-/// Of a domain in a span, in characters: callers write it, and a queue full of long ones must stay small.
+/// The most characters of a domain in a span. Callers choose it, and the queue must stay small.
 const MAX_DOMAIN: usize = 256;
-/// In bytes, what W3C asks everyone to pass on of `tracestate`: a queue full of long ones must stay small.
+/// The most bytes of `tracestate`, as W3C requires at least. The queue must stay small.
 const MAX_STATE: usize = 512;
 
 /// Traces decisions. Clones share one queue.
@@ -43,12 +43,12 @@ pub struct Traces {
 }
 
 impl Traces {
-    /// Sends spans to the collector at `url`, as in `http://127.0.0.1:4318`: of calls that belong to a trace as their
-    /// caller says, of the others that share. All else is as the variables `OTEL_*` say, headers among them.
+    /// Sends spans to the collector at `url`, for example `http://127.0.0.1:4318`. A call that belongs to a trace is sampled as
+    /// its caller says, any other by `ratio`. The variables `OTEL_*` set the rest, for example headers.
     ///
     /// # Panics
     ///
-    /// Outside of a tokio runtime, which sends the spans.
+    /// Outside of a Tokio runtime.
     pub fn start(url: &str, ratio: SampleRatio) -> Result<Self, OtlpError> {
         let counts = Arc::new(Counts::default());
         let root = Sampler::TraceIdRatioBased(ratio.0);
@@ -61,7 +61,7 @@ impl Traces {
         Ok(Self { tracer: provider.tracer_with_scope(scope), provider, counts })
     }
 
-    /// A router whose decisions are traced, each under the trace that its request names in `traceparent`.
+    /// A router whose decisions are traced, as part of the trace in the request's `traceparent`.
     pub fn wrap(&self, router: Router) -> Router {
         let traces = self.clone();
         router.layer(from_fn(move |request: Request, next: Next| {
@@ -70,14 +70,12 @@ impl Traces {
         }))
     }
 
-    /// What became of spans: `exported`, `dropped` because too many waited, or `refused` by the collector or not
-    /// delivered to it.
+    /// Spans by outcome: `exported`, `dropped` because the queue was full, or `refused` by the collector or not delivered.
     pub fn counts(&self) -> [(&'static str, u64); 3] {
         self.counts.load()
     }
 
-    /// Queues a span of the decision if its trace is sampled: as the parent in `context` says, else by the ratio. Never
-    /// waits.
+    /// Queues a span if its trace is sampled. Never blocks.
     fn record(&self, context: &Context, event: &DecisionEvent<'_>) {
         let Some(asked) = event.asked else { return };
         let ended_at = wall_clock();
@@ -95,20 +93,20 @@ impl Traces {
         if let Some(binding) = asked.binding() {
             span.set_attribute(KeyValue::new("tallygate.binding_policy", binding.policy.to_owned()));
         }
-        // A call that is denied or wrong went as it should: only then is the server at fault.
+        // Denied and invalid calls are not errors of the server.
         if event.outcome == CallOutcome::Unavailable {
-            span.set_status(Status::error("the store could not answer, and the policy denies then"));
+            span.set_status(Status::error("the store could not answer, and the policy fails closed"));
         }
         span.end_with_timestamp(ended_at);
     }
 
-    /// Sends the spans that still wait, for at most three seconds.
+    /// Sends the queued spans, for at most three seconds.
     pub async fn finish(self) {
-        // It blocks its thread.
+        // Blocks its thread.
         let flushed = tokio::task::spawn_blocking(move || self.provider.shutdown_with_timeout(FLUSH)).await;
         if !matches!(flushed, Ok(Ok(()))) {
             let spans = self.counts.waiting();
-            tracing::warn!(spans, "the OTLP collector did not take the last spans in time: they are lost");
+            tracing::warn!(spans, "the OTLP collector did not accept the last spans in time; they are lost");
         }
         let [(_, exported), (_, dropped), (_, refused)] = self.counts.load();
         if dropped + refused > 0 {
@@ -117,7 +115,7 @@ impl Traces {
     }
 }
 
-/// Traces a decision if it is made inside a router that was wrapped.
+/// Traces a decision if its router was wrapped.
 pub(super) fn observe(event: &DecisionEvent<'_>) {
     Context::map_current(|context| {
         if let Some(traces) = context.get::<Traces>() {
@@ -126,7 +124,7 @@ pub(super) fn observe(event: &DecisionEvent<'_>) {
     });
 }
 
-/// The span of the caller; none if the header is wrong.
+/// The span of the caller; none if the header is invalid.
 fn parent(headers: &HeaderMap) -> Context {
     TraceContextPropagator::new().extract_with_context(&Context::new(), &Headers(headers))
 }
@@ -134,7 +132,7 @@ fn parent(headers: &HeaderMap) -> Context {
 struct Headers<'a>(&'a HeaderMap);
 
 impl Extractor for Headers<'_> {
-    /// A header that is there twice, or too long, is as good as absent.
+    /// A header that occurs twice, or is too long, is ignored.
     fn get(&self, key: &str) -> Option<&str> {
         let mut values = self.0.get_all(key).iter();
         let value = values.next().filter(|value| value.len() <= MAX_STATE)?;
@@ -146,7 +144,7 @@ impl Extractor for Headers<'_> {
     }
 }
 
-/// This process. `OTEL_SERVICE_NAME` and `OTEL_RESOURCE_ATTRIBUTES` go before what is said here.
+/// This process. `OTEL_SERVICE_NAME` and `OTEL_RESOURCE_ATTRIBUTES` take precedence.
 fn resource() -> Resource {
     let instance = RandomIdGenerator::default().new_trace_id().to_string();
     let resource = Resource::builder_empty()

@@ -1,14 +1,14 @@
-//! Subjects in logs: lines about one caller can be told to belong together, and nobody can be told from them.
+//! Pseudonyms of subjects in logs: lines about one caller correlate, without identifying anyone.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::LazyLock;
 
 use tallygate_http::digest;
 
-/// Drawn when first needed, never shown, gone with the process: without it, trying out likely subjects finds nothing.
+/// A random key of this process. Without it, pseudonyms of likely subjects cannot be computed.
 static KEY: LazyLock<[u64; 4]> = LazyLock::new(|| std::array::from_fn(|at| RandomState::new().hash_one(at)));
 
-/// Sixteen hex digits that stand for `subject` while this process lives.
+/// Sixteen hex digits for `subject`, the same as long as this process runs.
 pub(super) fn pseudonym(subject: &str) -> String {
     keyed(&KEY, subject)
 }

@@ -5,7 +5,7 @@ use tallygate_testkit::http::{Response, request};
 
 use crate::support::served::{Served, bearer, body};
 
-/// In every name below, so that it can be told where they come out.
+/// In every name below, to recognise it where it comes out.
 const MARK: &str = "h0stile";
 
 fn names() -> Vec<String> {

@@ -38,20 +38,20 @@ fn calls_beyond_the_cap_are_shed_at_once_while_a_store_hangs_and_probes_get_thro
     });
     until("the store", || server.get("/readyz").status == 200);
     redis.stop();
-    let (tell, told) = mpsc::channel();
+    let (send, answers) = mpsc::channel();
     thread::scope(|scope| {
         for _ in 0..CALLS {
-            let (tell, server) = (tell.clone(), &server);
-            scope.spawn(move || tell.send(timed(|| server.check("1"))).unwrap());
+            let (send, server) = (send.clone(), &server);
+            scope.spawn(move || send.send(timed(|| server.check("1"))).unwrap());
         }
         for _ in 0..CALLS - ROOM {
-            let (shed, took) = told.recv_timeout(Duration::from_secs(5)).unwrap();
+            let (shed, took) = answers.recv_timeout(Duration::from_secs(5)).unwrap();
             assert_eq!((shed.status, shed.header("retry-after")), (503, Some("1")), "{}", shed.text());
             assert_eq!(shed.header("content-type"), Some("application/problem+json"));
             assert_eq!(body(&shed)["status"], json!(503));
             assert!(took < AT_ONCE, "{took:?}");
         }
-        assert!(told.try_recv().is_err(), "the others wait for the store");
+        assert!(answers.try_recv().is_err(), "the others wait for the store");
         for address in [server.http, server.admin] {
             let (alive, took) = timed(|| request(address, "GET", "/livez", &[], b""));
             assert_eq!(alive.status, 200);
@@ -61,7 +61,7 @@ fn calls_beyond_the_cap_are_shed_at_once_while_a_store_hangs_and_probes_get_thro
         assert_eq!(server.metric("tallygate_shed_total{listener=\"http\"}"), Some((CALLS - ROOM) as f64));
         redis.cont();
         for _ in 0..ROOM {
-            let (answer, took) = told.recv_timeout(Duration::from_secs(10)).unwrap();
+            let (answer, took) = answers.recv_timeout(Duration::from_secs(10)).unwrap();
             assert_eq!(answer.status, 200, "after {took:?}: {}", answer.text());
         }
     });

@@ -49,7 +49,7 @@ pub fn has_tallygates_body(refused: &Answer) {
     assert_eq!(refused.json()["violated-policies"], Value::from(vec!["per-address"]));
 }
 
-/// What a caller that is let through is told.
+/// The headers of a request that passes.
 pub fn tells_what_is_left(rig: &Rig) {
     let passed = Caller::new(2).get_with(rig.addr(), "/", &[("ratelimit", "\"mine\";r=9")]);
     assert_eq!(passed.header("ratelimit"), Some("\"per-address\";r=2;t=28800"), "{passed:?}");
@@ -87,7 +87,7 @@ pub fn callers_cannot_pose_as_others(rig: &Rig) {
     assert_eq!(victim.get(rig.addr(), "/").status, 200);
 }
 
-/// One at 127.0.0.9 that the proxy was told of: it names its callers, who still cannot pose as others.
+/// One at 127.0.0.9 that the proxy trusts: it names its clients, who still cannot pose as others.
 pub fn a_proxy_in_front_is_believed(rig: &Rig) {
     let from = |last: u8, chain: &str| {
         let headers = [("x-forwarded-for", chain), ("x-forwarded-proto", "http")];

@@ -1,4 +1,4 @@
-//! A server of this process, for whoever tests it from outside.
+//! A server in this process, to be tested from outside.
 
 use std::net::SocketAddr;
 use std::thread::JoinHandle;
@@ -22,13 +22,13 @@ impl Running {
     /// With a port for HTTP, and one more that `listeners` says what to do with.
     pub fn start(settings: Settings, listeners: impl FnOnce(Listener) -> Listeners + Send + 'static) -> Self {
         let (stop, stopped) = oneshot::channel();
-        let (tell, told) = std::sync::mpsc::channel();
+        let (send, addresses) = std::sync::mpsc::channel();
         let thread = std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
             runtime.block_on(async move {
                 let listener = || Listener::bind("127.0.0.1:0".parse().unwrap()).unwrap();
                 let (http, other) = (listener(), listener());
-                tell.send((http.local_addr(), other.local_addr())).unwrap();
+                send.send((http.local_addr(), other.local_addr())).unwrap();
                 let listeners = Listeners { http: Some(http), ..listeners(other) };
                 let shutdown = async {
                     let _ = stopped.await;
@@ -36,7 +36,7 @@ impl Running {
                 tallygate_server::run(settings, listeners, shutdown).await
             })
         });
-        let (http, other) = told.recv().unwrap();
+        let (http, other) = addresses.recv().unwrap();
         until("the server to answer", PATIENCE, || http::try_request(http, "GET", "/livez", &[], b"").ok());
         Self { http, other, stop: Some(stop), thread: Some(thread) }
     }

@@ -1,4 +1,4 @@
-//! The bounded queue of spans, and what became of them. Queueing, batches, encoding and retries are OpenTelemetry's.
+//! The bounded queue of spans, and its counters. OpenTelemetry does the batching, encoding and retries.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -20,19 +20,19 @@ use tokio_rustls::rustls::crypto::ring;
 
 use super::OtlpError;
 
-/// Spans that wait or are being sent; more are dropped and counted.
+/// The most spans that are queued or being sent. More are dropped and counted.
 pub(super) const QUEUE: u64 = 4_096;
-/// For one request, from the connection to the end of the answer.
+/// The timeout of one request.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// What became of spans.
+/// Spans by outcome.
 #[derive(Debug, Default)]
 pub(super) struct Counts {
     waiting: AtomicU64,
     exported: AtomicU64,
     dropped: AtomicU64,
     refused: AtomicU64,
-    /// Of the batch that is being sent: what the collector took and rejected all the same.
+    /// Of the current batch: spans that the collector received and rejected.
     rejected: AtomicU64,
 }
 
@@ -42,13 +42,13 @@ impl Counts {
             .map(|(name, count)| (name, count.load(Relaxed)))
     }
 
-    /// Spans that are in the queue or on their way.
+    /// Spans that are queued or being sent.
     pub(super) fn waiting(&self) -> u64 {
         self.waiting.load(Relaxed)
     }
 }
 
-/// OpenTelemetry's batches behind a queue of our own measure: theirs drops in silence, so it must never be full.
+/// OpenTelemetry's batches, with our own limit on the queue: theirs drops silently, so it must never be full.
 #[derive(Debug)]
 pub(super) struct BoundedProcessor {
     batches: BatchSpanProcessor,
@@ -81,7 +81,7 @@ impl SpanProcessor for BoundedProcessor {
         if place.is_ok() {
             self.batches.on_end(span);
         } else if self.counts.dropped.fetch_add(1, Relaxed) == 0 {
-            tracing::warn!("spans come faster than the OTLP collector takes them: some are dropped; lower the ratio");
+            tracing::warn!("the OTLP collector is too slow and some spans are dropped: lower the sampling ratio");
         }
     }
 
@@ -125,8 +125,8 @@ impl SpanExporter for CountedExporter {
     }
 }
 
-/// Speaks to the collector on the runtime, as batches are made on a thread of their own, and tells the log once when it
-/// fails and once when it is well again.
+/// Calls the collector on the runtime, because batches are made on another thread. Logs once when it fails, and once when
+/// it recovers.
 #[derive(Debug)]
 struct Client {
     inner: Arc<dyn HttpClient>,
@@ -143,7 +143,7 @@ impl Client {
                 .map_err(OtlpError::Roots)?;
             Arc::new(HyperClient::new(connector.https_only().enable_http1().build(), PATIENCE, None))
         } else {
-            // Needs no roots: small images have none.
+            // Needs no root certificates, which small images lack.
             Arc::new(HyperClient::with_default_connector(PATIENCE, None))
         };
         Ok(Self { inner, runtime: Handle::current(), counts, failing: AtomicBool::new(false) })
@@ -163,9 +163,9 @@ impl Client {
         };
         match reason {
             Some(reason) if !self.failing.swap(true, Relaxed) => {
-                tracing::warn!(reason, "the OTLP collector does not take spans");
+                tracing::warn!(reason, "the OTLP collector does not accept spans");
             }
-            None if self.failing.swap(false, Relaxed) => tracing::info!("the OTLP collector takes spans again"),
+            None if self.failing.swap(false, Relaxed) => tracing::info!("the OTLP collector accepts spans again"),
             _ => {}
         }
     }

@@ -1,4 +1,4 @@
-//! Where spans go, and of how many calls.
+//! The collector, and the share of calls to trace.
 
 use std::io;
 use std::str::FromStr;
@@ -6,25 +6,25 @@ use std::str::FromStr;
 use http::Uri;
 use opentelemetry_otlp::ExporterBuildError;
 
-/// Why no spans can be sent.
+/// Why spans cannot be sent.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OtlpError {
-    /// The collector's URL cannot be used.
+    /// The collector's URL is invalid.
     #[error("OTLP collector {url:?}: {reason}")]
     Endpoint {
         /// What was written.
         url: String,
-        /// What is wrong, and what to write instead.
+        /// What is invalid, and the remedy.
         reason: &'static str,
     },
-    /// The share of calls to trace is none.
+    /// The share of calls to trace is invalid.
     #[error("OTLP ratio {0:?}: write a share from 0 to 1, or a percentage such as `1%`")]
     Ratio(String),
-    /// No certificate of a collector can be verified.
+    /// There are no root certificates to verify the collector with.
     #[error("OTLP collector: the system's root certificates cannot be read: {0}; name a file in SSL_CERT_FILE")]
     Roots(io::Error),
-    /// A variable `OTEL_*` cannot be used.
+    /// A variable `OTEL_*` is invalid.
     #[error("OTLP exporter: {0}; see the variables OTEL_EXPORTER_OTLP_*")]
     Exporter(ExporterBuildError),
 }
@@ -32,7 +32,7 @@ pub enum OtlpError {
 /// Where requests go, from the base URL of a collector that takes OTLP over HTTP.
 pub(super) fn endpoint(url: &str) -> Result<String, OtlpError> {
     const EXAMPLE: &str = "is not a URL of a collector: write one like http://127.0.0.1:4318";
-    // What is before an `@` may be a password.
+    // Before an `@` there may be a password.
     let shown = url.rsplit_once('@').map_or(url.to_owned(), |(_, rest)| format!("...@{rest}"));
     let fail = |reason| OtlpError::Endpoint { url: shown.clone(), reason };
     let uri: Uri = url.parse().map_err(|_| fail(EXAMPLE))?;
@@ -46,20 +46,20 @@ pub(super) fn endpoint(url: &str) -> Result<String, OtlpError> {
         return Err(fail(EXAMPLE));
     }
     if uri.query().is_some() {
-        return Err(fail("has a query, and none can be sent: leave it out"));
+        return Err(fail("has a query: leave it out"));
     }
     let port = match (authority.port_u16(), authority.as_str().len() == authority.host().len()) {
         (Some(_), _) => "",
-        // OTLP's own port; behind TLS, collectors are found at that of HTTPS.
+        // OTLP's port; with TLS, that of HTTPS.
         (None, true) if scheme == "http" => ":4318",
         (None, true) => "",
-        (None, false) => return Err(fail("has a port that is no number from 0 to 65535")),
+        (None, false) => return Err(fail("has an invalid port: use a number from 0 to 65535")),
     };
     let base = uri.path().trim_end_matches('/').trim_end_matches("/v1/traces");
     Ok(format!("{scheme}://{authority}{port}{base}/v1/traces"))
 }
 
-/// Of how many calls a span is sent: from 0 to 1, one in a hundred unless said.
+/// The share of calls to trace, from 0 to 1. Defaults to 0.01.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct SampleRatio(pub(super) f64);
 

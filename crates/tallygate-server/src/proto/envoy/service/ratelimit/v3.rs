@@ -59,7 +59,7 @@ pub mod rate_limit_response {
     }
     /// Nested message and enum types in `RateLimit`.
     pub mod rate_limit {
-        /// Units a window can be told in; other windows are UNKNOWN.
+        /// The unit of a window; windows of other lengths are UNKNOWN.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
         #[repr(i32)]
         pub enum Unit {

@@ -18,6 +18,7 @@ use crate::app::App;
 use crate::edge::{Refused, admin_fallbacks, authorize, livez, ok, readyz};
 use crate::metrics::Sources;
 use crate::reload::Reloader;
+use crate::token::Scope;
 
 /// The state of the admin listener.
 #[derive(Clone)]
@@ -42,8 +43,11 @@ pub(crate) fn router(admin: Admin) -> Router {
 
 async fn guard(State(app): State<Arc<App>>, request: Request, next: Next) -> Result<Response, Refused> {
     let reads = matches!(*request.method(), Method::GET | Method::HEAD);
-    if !reads || app.token.is_some() {
-        authorize(&app, request.headers())?;
+    if !reads {
+        let token = authorize(&app, request.headers(), Scope::Operate)?;
+        tracing::info!(token, path = request.uri().path(), "admin request");
+    } else if app.token.is_some() {
+        authorize(&app, request.headers(), Scope::Read)?;
     }
     Ok(next.run(request).await)
 }

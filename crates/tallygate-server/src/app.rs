@@ -33,6 +33,8 @@ pub(crate) struct App {
     /// The proxies that forward-auth trusts.
     pub(crate) trust: Trust,
     pub(crate) token: Option<Token>,
+    /// Whether checks over HTTP need a token.
+    pub(crate) guards_checks: bool,
     /// Whether the server is about to stop.
     pub(crate) draining: watch::Sender<bool>,
 }
@@ -47,6 +49,7 @@ impl App {
             dialect: settings.dialect,
             trust: settings.trust.clone(),
             token: settings.token.clone(),
+            guards_checks: settings.token.as_ref().is_some_and(Token::guards_checks),
             draining: watch::Sender::new(false),
         })
     }

@@ -23,6 +23,7 @@ use tallygate_http::{Problem, ProblemCode};
 
 use crate::answer::AnswerError;
 use crate::app::App;
+use crate::token::Scope;
 pub(crate) use health::{livez, readyz};
 pub(crate) use json::{Refused, ok};
 
@@ -105,8 +106,8 @@ async fn not_allowed(paths: &[(&str, &str)], method: Method, uri: Uri) -> Refuse
     Problem::new(ProblemCode::MethodNotAllowed, detail).into()
 }
 
-/// Whether the call has the token.
-pub(crate) fn authorize(app: &App, headers: &HeaderMap) -> Result<(), Problem> {
+/// The name of the token that the call has, if it has this scope.
+pub(crate) fn authorize<'a>(app: &'a App, headers: &HeaderMap, scope: Scope) -> Result<&'a str, Problem> {
     let Some(token) = &app.token else {
         let detail = "This needs a token, and the server has none: start it with --token-file or TALLYGATE_TOKEN.";
         return Err(Problem::new(ProblemCode::Forbidden, detail));
@@ -114,11 +115,20 @@ pub(crate) fn authorize(app: &App, headers: &HeaderMap) -> Result<(), Problem> {
     let shown = headers.get(AUTHORIZATION).and_then(|value| value.to_str().ok());
     let shown =
         shown.and_then(|value| value.split_once(' ')).filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"));
-    if shown.is_some_and(|(_, shown)| token.is(shown.trim())) {
-        return Ok(());
+    let Some(holder) = shown.and_then(|(_, shown)| token.holder(shown.trim())) else {
+        let detail = "This needs a token of the server: send the header `Authorization: Bearer <token>`.";
+        return Err(Problem::new(ProblemCode::Unauthorized, detail));
+    };
+    if !holder.may(scope) {
+        let detail = format!("The token `{}` does not have the scope `{scope}`.", holder.name());
+        return Err(Problem::new(ProblemCode::Forbidden, detail));
     }
-    let detail = "This needs the server's token: send the header `Authorization: Bearer <token>`.";
-    Err(Problem::new(ProblemCode::Unauthorized, detail))
+    Ok(holder.name())
+}
+
+/// Requires a token with the scope `check`, if there is one.
+fn authorize_check(app: &App, headers: &HeaderMap) -> Result<(), Problem> {
+    if app.guards_checks { authorize(app, headers, Scope::Check).map(drop) } else { Ok(()) }
 }
 
 /// The store could not answer, and there is no policy that says what to do. The details are in the log, not in the answer.

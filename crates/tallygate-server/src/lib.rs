@@ -49,4 +49,4 @@ pub mod proto;
 pub use histogram::Histogram;
 pub use run::{Event, Listeners, RunError, run};
 pub use settings::Settings;
-pub use token::{Token, WeakToken};
+pub use token::{Holder, Scope, Token, TokenError};

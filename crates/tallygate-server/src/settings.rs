@@ -25,7 +25,7 @@ pub struct Settings {
     pub dialect: Dialect,
     /// The proxies that forward-auth trusts. Defaults to those on this machine.
     pub trust: Trust,
-    /// The token for reset and the admin listener.
+    /// The tokens for reset, delete and the admin listener, and for checks if one has that scope.
     pub token: Option<Token>,
     /// Certificates for all listeners; `None` for plain text.
     pub tls: Option<TlsSettings>,

@@ -1,40 +1,166 @@
-//! The bearer token of operators.
+//! The bearer tokens of a server, and what each of them may do.
 
 use std::fmt;
 
 use sha2::{Digest, Sha256};
+use tallygate::words;
 
-/// A bearer token, kept as its digest, so that the secret is in no memory dump, log or `Debug`.
-#[derive(Clone, PartialEq, Eq)]
-pub struct Token([u8; 32]);
-
-/// The token is too short.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "the token has {characters} characters: use at least {}, for example from `openssl rand -hex 32`",
-    Token::SHORTEST
-)]
-pub struct WeakToken {
-    characters: usize,
+words! {
+    /// What a token may do.
+    pub enum Scope, "scope" {
+        /// Check, peek, refund and count over HTTP.
+        Check = "check",
+        /// Read metrics and policies.
+        Read = "read",
+        /// Reset limits, delete counters, reload.
+        Operate = "operate",
+        /// Everything.
+        Admin = "admin",
+    }
 }
 
+/// The tokens of a server: one that may do everything, or several with names and scopes. Kept as digests, so that no secret
+/// is in a memory dump, log or `Debug`.
+///
+/// ```
+/// use tallygate_server::{Scope, Token};
+///
+/// let one = Token::new("a secret of 16 characters or more")?;
+/// assert_eq!(one.holder("a secret of 16 characters or more").unwrap().name(), "admin");
+///
+/// let several = Token::new("prometheus:read:0123456789abcdef\nci:read,operate:fedcba9876543210\n")?;
+/// let holder = several.holder("0123456789abcdef").unwrap();
+/// assert_eq!((holder.name(), holder.may(Scope::Read), holder.may(Scope::Operate)), ("prometheus", true, false));
+/// # Ok::<(), tallygate_server::TokenError>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Token(Vec<Holder>);
+
+/// A name, its scopes, and the digest of its token.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Holder {
+    name: String,
+    scopes: Vec<Scope>,
+    digest: [u8; 32],
+}
+
+/// Why a text is not a token, or not a list of them.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum TokenError {
+    /// It can be guessed.
+    #[error(
+        "the token `{name}` has {characters} characters: use at least {}, for example from `openssl rand -hex 32`",
+        Token::SHORTEST
+    )]
+    Weak {
+        /// The name of the token.
+        name: String,
+        /// Its length.
+        characters: usize,
+    },
+    /// A scope does not exist.
+    #[error("line {line} of the tokens: {unknown}")]
+    Scope {
+        /// The line, from 1.
+        line: usize,
+        /// The unknown scope, and those there are.
+        unknown: String,
+    },
+    /// A line is not a named token.
+    #[error("line {line} of the tokens: write `name:scopes:token`, for example `prometheus:read:…`")]
+    Line {
+        /// The line, from 1.
+        line: usize,
+    },
+    /// Two lines have the same name or the same token.
+    #[error("line {line} of the tokens: `{name}` has the name or the token of an earlier line: give each its own")]
+    Duplicate {
+        /// The line, from 1.
+        line: usize,
+        /// The name.
+        name: String,
+    },
+}
+
+/// The name of a token that is the only one.
+const UNNAMED: &str = "admin";
+
 impl Token {
-    /// The fewest characters. Shorter tokens can be guessed.
+    /// The fewest characters of a token. Shorter ones can be guessed.
     pub const SHORTEST: usize = 16;
 
-    /// The token `text`, without surrounding white space.
-    pub fn new(text: &str) -> Result<Self, WeakToken> {
-        let text = text.trim();
-        let characters = text.chars().count();
-        if characters < Self::SHORTEST {
-            return Err(WeakToken { characters });
+    /// Reads one token, which gets the name and the scope `admin`; or lines of the form `name:scopes:token`, with commas
+    /// between the scopes. Empty lines and lines that begin with `#` are ignored.
+    pub fn new(text: &str) -> Result<Self, TokenError> {
+        let lines = text.lines().map(str::trim).enumerate().map(|(at, line)| (at + 1, line));
+        let lines: Vec<(usize, &str)> = lines.filter(|(_, line)| !line.is_empty() && !line.starts_with('#')).collect();
+        if let [(_, only)] = lines[..]
+            && named(only).is_none()
+        {
+            return Ok(Self(vec![Holder::new(UNNAMED, vec![Scope::Admin], only)?]));
         }
-        Ok(Self(digest(text)))
+        if lines.is_empty() {
+            return Err(TokenError::Weak { name: UNNAMED.to_owned(), characters: 0 });
+        }
+        let mut holders: Vec<Holder> = Vec::new();
+        for (line, written) in lines {
+            let Some((name, scopes, token)) = named(written) else { return Err(TokenError::Line { line }) };
+            let read = |scope: &str| scope.trim().parse::<Scope>();
+            let scopes = scopes.split(',').map(read).collect::<Result<_, _>>();
+            let scopes = scopes.map_err(|unknown| TokenError::Scope { line, unknown: unknown.to_string() })?;
+            let holder = Holder::new(name, scopes, token)?;
+            if holders.iter().any(|other| other.name == holder.name || other.digest == holder.digest) {
+                return Err(TokenError::Duplicate { line, name: name.to_owned() });
+            }
+            holders.push(holder);
+        }
+        Ok(Self(holders))
     }
 
-    /// Whether `shown` is this token, in constant time: compares digests.
-    pub fn is(&self, shown: &str) -> bool {
-        let pairs = self.0.iter().zip(digest(shown));
+    /// Whose token `shown` is.
+    pub fn holder(&self, shown: &str) -> Option<&Holder> {
+        let shown = digest(shown);
+        // In constant time: compares all digests, in full.
+        self.0.iter().fold(None, |found, holder| if holder.is(&shown) { Some(holder) } else { found })
+    }
+
+    /// Whether a token is for checks only, so that checks require a token.
+    pub(crate) fn guards_checks(&self) -> bool {
+        self.0.iter().any(|holder| holder.scopes.contains(&Scope::Check))
+    }
+}
+
+/// A line `name:scopes:token`. A single token may contain colons, too, but hardly in this form.
+fn named(line: &str) -> Option<(&str, &str, &str)> {
+    let (name, rest) = line.split_once(':')?;
+    let (scopes, token) = rest.split_once(':')?;
+    let is_name = !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c));
+    let are_words = !scopes.is_empty() && scopes.chars().all(|c| c.is_ascii_lowercase() || ", ".contains(c));
+    (is_name && are_words).then_some((name, scopes, token.trim()))
+}
+
+impl Holder {
+    fn new(name: &str, scopes: Vec<Scope>, token: &str) -> Result<Self, TokenError> {
+        let characters = token.chars().count();
+        if characters < Token::SHORTEST {
+            return Err(TokenError::Weak { name: name.to_owned(), characters });
+        }
+        Ok(Self { name: name.to_owned(), scopes, digest: digest(token) })
+    }
+
+    /// The name, for logs.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Whether its token has this scope.
+    pub fn may(&self, scope: Scope) -> bool {
+        self.scopes.iter().any(|own| *own == scope || *own == Scope::Admin)
+    }
+
+    fn is(&self, shown: &[u8; 32]) -> bool {
+        let pairs = self.digest.iter().zip(shown);
         pairs.fold(0, |differences, (own, other)| differences | (own ^ other)) == 0
     }
 }
@@ -43,9 +169,9 @@ fn digest(text: &str) -> [u8; 32] {
     Sha256::digest(text.as_bytes()).into()
 }
 
-impl fmt::Debug for Token {
+impl fmt::Debug for Holder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Token(..)")
+        f.debug_struct("Holder").field("name", &self.name).field("scopes", &self.scopes).finish_non_exhaustive()
     }
 }
 
@@ -56,16 +182,56 @@ mod tests {
     #[test]
     fn only_the_token_itself_is_the_token() {
         let token = Token::new(" correct horse battery \n").unwrap();
-        assert!(token.is("correct horse battery"));
+        assert_eq!(token.holder("correct horse battery").map(Holder::name), Some("admin"));
         for other in ["", "correct horse batter", "correct horse battery ", "CORRECT HORSE BATTERY"] {
-            assert!(!token.is(other), "{other}");
+            assert_eq!(token.holder(other), None, "{other}");
         }
         assert!(!format!("{token:?}").contains("horse"));
     }
 
     #[test]
     fn a_token_that_can_be_guessed_is_refused() {
-        let error = Token::new("hunter2").unwrap_err().to_string();
-        assert!(error.contains("7 characters") && error.contains("openssl"), "{error}");
+        for (text, of) in
+            [("hunter2", "`admin` has 7 characters"), ("ci:read:hunter2", "`ci` has 7 characters"), ("", "has 0")]
+        {
+            let error = Token::new(text).unwrap_err().to_string();
+            assert!(error.contains(of) && error.contains("openssl"), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_named_token_may_do_what_its_scopes_say() {
+        let text = "# scrapers\nprometheus:read:0123456789abcdef\n\nci:read, operate:fedcba9876543210\nroot:admin:x:y:z 0123456789\n";
+        let tokens = Token::new(text).unwrap();
+        let may = |shown: &str| {
+            let holder = tokens.holder(shown).unwrap();
+            (holder.name(), Scope::ALL.iter().filter(|scope| holder.may(**scope)).map(|scope| scope.name()).collect())
+        };
+        assert_eq!(may("0123456789abcdef"), ("prometheus", vec!["read"]));
+        assert_eq!(may("fedcba9876543210"), ("ci", vec!["read", "operate"]));
+        assert_eq!(may("x:y:z 0123456789"), ("root", vec!["check", "read", "operate", "admin"]));
+        assert_eq!(tokens.holder("prometheus:read:0123456789abcdef"), None);
+        assert!(!tokens.guards_checks());
+        assert!(Token::new("api:check:0123456789abcdef").unwrap().guards_checks());
+    }
+
+    #[test]
+    fn a_single_token_may_contain_colons() {
+        let token = "A+/=:9f:0123456789abcdef";
+        assert_eq!(Token::new(token).unwrap().holder(token).map(Holder::name), Some("admin"));
+    }
+
+    #[test]
+    fn a_list_with_a_mistake_is_refused_with_its_line() {
+        let a = "a:read:0123456789abcdef";
+        for (text, says) in [
+            ("a:raed:0123456789abcdef".to_owned(), "line 1 of the tokens: "),
+            (format!("{a}\nfedcba9876543210"), "line 2 of the tokens: write `name:scopes:token`"),
+            (format!("{a}\na:read:fedcba9876543210"), "line 2 of the tokens: `a` has the name or the token"),
+            (format!("{a}\nb:read:0123456789abcdef"), "line 2 of the tokens: `b` has the name or the token"),
+        ] {
+            let error = Token::new(&text).unwrap_err().to_string();
+            assert!(error.contains(says) && !error.contains("0123456789"), "{error}");
+        }
     }
 }

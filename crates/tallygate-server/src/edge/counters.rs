@@ -13,8 +13,9 @@ use tallygate::{CounterError, CounterName, CounterOp, CounterValue, Counters};
 use tallygate_http::{Problem, ProblemCode};
 
 use super::json::{Fields, invalid, ok, require_json, sentence};
-use super::{Refused, authorize, store_problem};
+use super::{Refused, authorize, authorize_check, store_problem};
 use crate::app::App;
+use crate::token::Scope;
 
 /// The longest TTL of the library's counters. Beyond it, stores differ.
 const LONGEST_LIFE_MS: u64 = 100 * 365 * 86_400_000;
@@ -43,7 +44,8 @@ fn addition(body: &[u8]) -> Result<CounterOp, Problem> {
 }
 
 /// The current value.
-pub(super) async fn get(State(app): State<Arc<App>>, name: Named) -> Result<Response, Refused> {
+pub(super) async fn get(State(app): State<Arc<App>>, name: Named, headers: HeaderMap) -> Result<Response, Refused> {
+    authorize_check(&app, &headers)?;
     counted(&app, name, CounterOp::Get).await
 }
 
@@ -54,6 +56,7 @@ pub(super) async fn add(
     headers: HeaderMap,
     body: Bytes,
 ) -> Result<Response, Refused> {
+    authorize_check(&app, &headers)?;
     let op = match body.is_empty() {
         true => CounterOp::Add { delta: 1, ttl: None },
         false => require_json(&headers).and_then(|()| addition(&body))?,
@@ -63,7 +66,8 @@ pub(super) async fn add(
 
 /// Deletes it: for operators only.
 pub(super) async fn delete(State(app): State<Arc<App>>, name: Named, headers: HeaderMap) -> Result<Response, Refused> {
-    authorize(&app, &headers)?;
+    let token = authorize(&app, &headers, Scope::Operate)?;
+    tracing::info!(token, "deletion of a counter requested");
     counted(&app, name, CounterOp::Delete).await
 }
 

@@ -8,15 +8,19 @@ use axum::response::Response;
 use http::HeaderMap;
 
 use super::json::require_json;
-use super::{Refused, authorize};
+use super::{Refused, authorize, authorize_check};
 use crate::app::App;
 use crate::decision_event::Api;
+use crate::token::Scope;
 use tallygate::Verb;
 
 /// Answers a question. Reset needs the token.
 pub(super) async fn answer(verb: Verb, app: &App, headers: &HeaderMap, body: &Bytes) -> Result<Response, Refused> {
     if verb == Verb::Reset {
-        authorize(app, headers)?;
+        let token = authorize(app, headers, Scope::Operate)?;
+        tracing::info!(token, "reset requested");
+    } else {
+        authorize_check(app, headers)?;
     }
     let read = require_json(headers).and_then(|()| request::read(verb, body));
     let question = read.inspect_err(|_| app.reject(Api::Http))?;

@@ -1,7 +1,7 @@
 //! What operators see.
 
 use serde_json::json;
-use tallygate_server::Settings;
+use tallygate_server::{Settings, Token};
 use tallygate_testkit::http;
 
 use crate::support::served::{Served, bearer, body};
@@ -57,6 +57,35 @@ fn a_token_guards_the_admin_listener_and_without_one_nothing_can_be_changed() {
     let tokenless = Served::start(POLICIES, |settings: &mut Settings| settings.token = None);
     assert_eq!(get(tokenless.admin, "/metrics", &[]), 200);
     assert_eq!(http::request(tokenless.admin, "POST", "/-/reload", &[], b"").status, 403);
+}
+
+/// Scraping needed the token that can reset limits.
+#[test]
+fn a_token_may_do_what_its_scopes_say_and_no_more() {
+    let tokens = "prometheus:read:0123456789abcdef\nci:operate:fedcba9876543210\napp:check:0011223344556677\n";
+    let server = Served::start(POLICIES, |settings: &mut Settings| settings.token = Some(Token::new(tokens).unwrap()));
+    let question = json!({"domain": "api", "descriptors": [{"user": "1"}]}).to_string();
+    let status = |addr, method, path, token: &str| {
+        let bearer = format!("Bearer {token}");
+        let headers = [("authorization", bearer.as_str()), ("content-type", "application/json")];
+        http::request(addr, method, path, &headers, question.as_bytes()).status
+    };
+    let of_token = |token: &str| {
+        [
+            status(server.admin, "GET", "/metrics", token),
+            status(server.admin, "POST", "/-/reload", token),
+            status(server.http, "POST", "/v1/reset", token),
+            status(server.http, "POST", "/v1/check", token),
+        ]
+    };
+    assert_eq!(of_token("0123456789abcdef"), [200, 403, 403, 403]);
+    assert_eq!(of_token("fedcba9876543210"), [403, 200, 200, 403]);
+    assert_eq!(of_token("0011223344556677"), [403, 403, 403, 200]);
+    assert_eq!(of_token("a token of nobody"), [401; 4]);
+    let lacking = http::request(server.admin, "GET", "/metrics", &[("authorization", "Bearer fedcba9876543210")], b"");
+    assert_eq!(body(&lacking)["detail"], "The token `ci` does not have the scope `read`.");
+    // Proxies forward the authorization of their clients, and are trusted by address.
+    assert_eq!(http::request(server.http, "GET", "/v1/forward-auth?domain=api", &[], b"").status, 200);
 }
 
 #[test]

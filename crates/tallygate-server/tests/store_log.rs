@@ -1,14 +1,17 @@
-//! What the log says of a store: every change once, and never a password.
+//! What the log says: every change of a store once, never a password, and where the server listens.
 
 use std::fmt::{Debug, Write};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use tallygate_server::listen::Listener;
 use tallygate_server::store::{ServedStore, StoreSpec};
+use tallygate_server::{Listeners, Settings};
 use tallygate_testkit::Server;
 use tokio::time::timeout;
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
+use tracing::subscriber::DefaultGuard;
 use tracing::{Event, Metadata, Subscriber};
 
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -49,15 +52,38 @@ impl Subscriber for Log {
     fn exit(&self, _: &Id) {}
 }
 
+/// The log of this thread.
+fn log() -> (Log, DefaultGuard) {
+    // Tracing caches for each statement whether a subscriber wants it. While there is only one subscriber, the first thread
+    // decides, and tests on other threads have none: a subscriber of the whole process that wants everything stands in.
+    let _ = tracing::subscriber::set_global_default(tracing_subscriber::registry());
+    let log = Log::default();
+    let guard = tracing::subscriber::set_default(log.clone());
+    (log, guard)
+}
+
+/// Only the banner said where a server listens, and a log pipeline does not read it.
+#[tokio::test(flavor = "current_thread")]
+async fn every_listener_is_logged_with_its_address() {
+    let (log, _guard) = log();
+    let listener = || Listener::bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let (http, grpc) = (listener(), listener());
+    let addresses = [("http", http.local_addr()), ("grpc", grpc.local_addr())];
+    let settings = Settings { notice: Duration::ZERO, ..Settings::default() };
+    let listeners = Listeners { http: Some(http), grpc: Some(grpc), admin: None };
+    tallygate_server::run(settings, listeners, std::future::ready(())).await.unwrap();
+    let lines = log.0.lock().unwrap();
+    let listening: Vec<&String> = lines.iter().filter(|line| line.contains("message=listening")).collect();
+    assert_eq!(listening.len(), 2, "{lines:#?}");
+    for (line, (name, address)) in listening.iter().zip(addresses) {
+        assert!(line.contains(&format!("listener=\"{name}\"")) && line.contains(&address.to_string()), "{line}");
+    }
+}
+
 // On one thread, so that this log is also that of the tasks.
 #[tokio::test(flavor = "current_thread")]
 async fn every_change_is_one_line_and_no_line_has_the_password() {
-    // Tracing remembers for each statement whether a subscriber wants it. While there is only one subscriber, it asks
-    // that of the thread which comes by first, and tests on other threads have none: a subscriber of the whole process
-    // that wants everything stands in for them.
-    tracing::subscriber::set_global_default(tracing_subscriber::registry()).unwrap();
-    let log = Log::default();
-    let _guard = tracing::subscriber::set_default(log.clone());
+    let (log, _guard) = log();
     let server = Server::redis().password("hunter2").start();
     server.kill();
     // In its place a listener that hangs up: after the fourth time, three failed attempts have been logged or suppressed.

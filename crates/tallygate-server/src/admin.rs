@@ -60,9 +60,11 @@ async fn metrics(State(admin): State<Admin>) -> Response {
 }
 
 async fn config(State(admin): State<Admin>) -> Response {
+    let files = admin.reloader.files().await;
     let loaded = admin.sources.app.policies.load();
     let policies: Vec<Value> = loaded.written().map(|(policy, _)| describe(policy)).collect();
-    ok(&json!({"generation": loaded.generation, "store": admin.sources.app.store().place(), "policies": policies}))
+    let store = admin.sources.app.store().place();
+    ok(&json!({"generation": loaded.generation, "store": store, "files": files, "policies": policies}))
 }
 
 fn describe(policy: &Policy) -> Value {

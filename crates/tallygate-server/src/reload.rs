@@ -63,6 +63,11 @@ impl Reloader {
         Self { app, path, tls, files, on_event }
     }
 
+    /// The files whose policies are in force; none if they are built in.
+    pub(crate) async fn files(&self) -> Vec<String> {
+        self.files.lock().await.in_force.iter().map(|(name, _)| name.clone()).collect()
+    }
+
     /// Reloads policies and certificates.
     pub(crate) async fn reload(&self) -> Reloaded {
         let texts = self.path.as_deref().map(tallygate_config::read);

@@ -95,6 +95,7 @@ fn the_policies_in_force_can_be_read() {
     assert_eq!(config["store"], "memory");
     assert_eq!(config["policies"][0]["name"], "per-user");
     assert_eq!(config["policies"][0]["limit"], "5/min");
+    assert_eq!(config["files"], json!([server.policy_file()]));
     assert_eq!(config["policies"][0]["algorithm"], "token_bucket");
     assert_eq!(config["policies"][0]["on_error"], "local");
 }

@@ -1,4 +1,4 @@
-//! The recipes, as they are found in blog posts, answers and libraries.
+//! The recipes, as they are found in blog posts, forum answers and libraries.
 
 use crate::recipe::Step::{Calls, Costs, Dies, LastOnly, Paced, Rest, Resume, Stall, Wait, WindowsAhead};
 use crate::recipe::{Call, Code, Recipe, Step};
@@ -21,7 +21,7 @@ pub(crate) static RECIPES: [Recipe; 16] = [
     Recipe {
         letter: "b",
         name: "INCR, and DECR to undo a refusal",
-        flaw: "slow clients undo after the window is over: a negative counter without an end",
+        flaw: "slow clients undo after the window is over: a negative counter without a TTL",
         limits: &["5/300ms fixed_window_from_first_call"],
         code: Code::Commands {
             first: create_and_incr,
@@ -35,7 +35,7 @@ pub(crate) static RECIPES: [Recipe; 16] = [
     Recipe {
         letter: "c1",
         name: "log that also keeps the refused calls",
-        flaw: "who goes on calling is never let in again",
+        flaw: "a caller that keeps calling is never allowed again",
         limits: &["5/300ms sliding_log"],
         code: Code::Script(
             "local now = t[1] * 1000000 + t[2]
@@ -51,7 +51,7 @@ pub(crate) static RECIPES: [Recipe; 16] = [
         name: "log, refusals removed by their timestamp",
         flaw: "the admitted calls of the same millisecond are removed along with them",
         limits: &["5/min sliding_log"],
-        // The millisecond is the client's, as it usually is: all calls of the drive have the same.
+        // The clock is the client's, as it usually is: all calls have the same millisecond.
         code: Code::Script(
             "local now = math.floor(client_us / 1000)
              redis.call('ZREMRANGEBYSCORE', key, 0, now - window_ms)
@@ -67,7 +67,7 @@ pub(crate) static RECIPES: [Recipe; 16] = [
         name: "log whose members are milliseconds",
         flaw: "all calls of one millisecond are one member and count once",
         limits: &["5/min sliding_log"],
-        // The millisecond is the client's, as it usually is: all calls of the drive have the same.
+        // The clock is the client's, as it usually is: all calls have the same millisecond.
         code: Code::Script(
             "local now = math.floor(client_us / 1000)
              redis.call('ZREMRANGEBYSCORE', key, 0, now - window_ms)
@@ -150,7 +150,7 @@ pub(crate) static RECIPES: [Recipe; 16] = [
     Recipe {
         letter: "g",
         name: "windows by the clock of the client",
-        flaw: "clocks that are apart count in windows of their own",
+        flaw: "clients with different clocks count in different windows",
         limits: &["5/min fixed_window"],
         code: Code::Commands {
             first: |call| vec![format!("INCR {}", window_key(call))],
@@ -169,7 +169,7 @@ pub(crate) static RECIPES: [Recipe; 16] = [
     Recipe {
         letter: "h2",
         name: "INCRBY with a cost the caller may choose",
-        flaw: "a negative cost buys as many calls as one likes",
+        flaw: "a negative cost allows any number of calls",
         limits: &["5/min fixed_window_from_first_call"],
         code: Code::Commands { first: create_and_incr, then: nothing },
         drive: &[Calls(10), Costs(1, -1000), Calls(500)],
@@ -191,7 +191,7 @@ pub(crate) static RECIPES: [Recipe; 16] = [
     Recipe {
         letter: "j",
         name: "several limits, one after the other",
-        flaw: "what the second limit refuses is charged to the first all the same",
+        flaw: "what the second limit denies is still charged to the first",
         limits: &["2/min fixed_window_from_first_call", "10/min fixed_window_from_first_call"],
         code: Code::Commands { first: incr_each, then: nothing },
         drive: &[Calls(10), LastOnly(8)],
@@ -199,7 +199,7 @@ pub(crate) static RECIPES: [Recipe; 16] = [
     Recipe {
         letter: "k",
         name: "bucket with a whole number of µs per token",
-        flaw: "the interval is rounded down; above a million per second it is zero, and so is the limit",
+        flaw: "the interval is rounded down; above a million per second it is 0: no limit at all",
         limits: &["3000000/s burst 5000"],
         code: Code::Script(
             "local now = t[1] * 1000000 + t[2]
@@ -212,8 +212,8 @@ pub(crate) static RECIPES: [Recipe; 16] = [
     },
     Recipe {
         letter: "l",
-        name: "bucket that takes a clock set back at its word",
-        flaw: "between two clients whose clocks are apart, every step forward refills it anew",
+        name: "bucket that trusts a clock set back",
+        flaw: "with two clients whose clocks differ, every step forward refills it",
         limits: &["1/s burst 10"],
         code: Code::Script(
             "local now = client_us
@@ -237,7 +237,7 @@ fn nothing(_: &Call, _: i64) -> Vec<String> {
     Vec::new()
 }
 
-/// With the end set in the same command that creates the counter: the flaw is elsewhere.
+/// The TTL is set by the command that creates the counter: the flaw is elsewhere.
 fn create_and_incr(call: &Call) -> Vec<String> {
     let Call { key, window_ms, cost, .. } = call;
     vec![format!("SET {key} 0 PX {window_ms} NX"), format!("INCRBY {key} {cost}")]
@@ -247,7 +247,7 @@ fn window_key(call: &Call) -> String {
     format!("{}/{}", call.key, call.client_us / 1000 / call.window_ms)
 }
 
-/// The wider limit first, as they are mostly written: by the day, then by the second.
+/// The wider limit first, as is common: by the day, then by the second.
 fn incr_each(call: &Call) -> Vec<String> {
     let asked = if call.last_only { 1 } else { call.amounts.len() };
     let commands = |place| {

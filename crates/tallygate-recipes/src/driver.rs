@@ -1,4 +1,4 @@
-//! The calls of a recipe, made to it or to ours.
+//! The calls of a recipe, made to it or to Tallygate.
 
 use std::time::Duration;
 
@@ -12,10 +12,10 @@ use tokio::time::sleep;
 use crate::recipe::{Call, Code, Recipe, Step};
 use crate::server::{SUBJECT, Server};
 
-/// Concurrent calls of ours when they go as fast as they can.
+/// Concurrent calls to Tallygate when they are as fast as possible.
 const CONCURRENT: usize = 64;
 
-/// Follows the drive of a recipe; returns the answers that are about the limit that is judged.
+/// Makes the calls of a recipe; returns the answers of the limit that is checked.
 pub(crate) async fn drive(
     server: &mut Server,
     recipe: &Recipe,
@@ -54,7 +54,7 @@ enum Target {
 struct Driver<'a> {
     server: &'a mut Server,
     target: Target,
-    /// The next call, but for its cost and id.
+    /// The next call, except for its cost and id.
     call: Call,
     start_us: u64,
     /// Commands of clients that have stopped.
@@ -100,7 +100,7 @@ impl Driver<'_> {
         Call { cost, ..self.call.clone() }
     }
 
-    /// Clients that stall get no further than their first commands. Ours, and a script, have only one.
+    /// Clients that stall send their first commands only. Tallygate, and a script, have only one.
     async fn calls(&mut self, count: usize, cost: i64, stall: bool) -> anyhow::Result<()> {
         match &self.target {
             Target::Recipe(Code::Script(script)) => {
@@ -127,7 +127,7 @@ impl Driver<'_> {
                 }
             }
             Target::Ours(limits) => {
-                // A cost that is zero or negative cannot be written: no such call reaches a store.
+                // Tallygate refuses a cost of zero or less before it asks the store.
                 let Some(cost) = u64::try_from(cost).ok().and_then(|cost| Cost::new(cost).ok()) else { return Ok(()) };
                 let asked = if self.call.last_only { &limits[limits.len() - 1..] } else { limits };
                 let records = call_ours(&self.server.ours, asked, cost, count).await?;
@@ -137,14 +137,14 @@ impl Driver<'_> {
         Ok(())
     }
 
-    /// A call that gives units instead of taking them is no record of a limiter.
+    /// A call that gives units instead of taking them is not recorded.
     fn record(&mut self, at: u64, cost: i64, allowed: bool) {
         if let Ok(cost) = u64::try_from(cost) {
             self.keep(Record::bare(Timestamp::from_micros(at), cost, allowed));
         }
     }
 
-    /// What an earlier limit denies is no answer about the last.
+    /// What an earlier limit denies says nothing about the last.
     fn keep(&mut self, record: Record) {
         if self.call.amounts.len() == 1 || self.call.last_only || record.allowed {
             self.records.push(record);
@@ -152,7 +152,7 @@ impl Driver<'_> {
     }
 }
 
-/// Many calls of ours, several at a time.
+/// Many calls to Tallygate, several at a time.
 async fn call_ours(
     limiter: &Limiter<RedisStore>,
     limits: &[(String, Limit)],

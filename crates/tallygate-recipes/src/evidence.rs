@@ -1,26 +1,26 @@
-//! What the calls of a limiter prove. The judge knows neither the recipe nor whether it is ours.
+//! The check of a limiter's answers, the same for recipes and for Tallygate.
 
 use serde::Serialize;
 use tallygate::Limit;
 use tallygate::history::{self, Mismatch, Record};
 
-/// What was found in the answers, and on the server.
+/// The findings about a limiter, in its answers and on the server.
 #[derive(Debug, Serialize)]
 pub struct Evidence {
-    /// Units admitted in the span that went furthest beyond its bound, or came nearest to it.
+    /// Units admitted in the span that exceeded its bound the most, or came nearest to it.
     pub admitted: Option<u64>,
     /// The most the limit allows in that span.
     pub bound: Option<u64>,
     /// Calls admitted beyond the bound.
     pub violations: usize,
-    /// Calls denied although there was room.
+    /// Calls denied although the limit allowed them.
     pub wrongly_denied: usize,
     /// Keys that would never expire.
     pub orphans: u64,
     /// Whether there are none of these.
     pub sound: bool,
-    /// Answers other than the algorithm gives, in any field. A recipe may differ for the resolution of its clock alone,
-    /// so this is held against ours only.
+    /// Answers other than the algorithm gives, in any field. A recipe may differ because of the resolution of its clock, so
+    /// this counts for Tallygate only.
     #[serde(skip)]
     mismatches: usize,
     #[serde(skip)]
@@ -28,7 +28,7 @@ pub struct Evidence {
 }
 
 impl Evidence {
-    /// Judges all calls of one key.
+    /// Checks all calls of one key.
     pub(crate) fn judge(limit: &Limit, records: &[Record], orphans: u64) -> Self {
         let bound = history::bound(limit, records);
         let wrong = history::replay(limit, records, history::SERVER_STEP_BACK);
@@ -53,7 +53,7 @@ impl Evidence {
         self.sound && self.mismatches == 0
     }
 
-    /// The first fault, in words.
+    /// The first fault, as text.
     pub fn fault(&self) -> String {
         self.example.clone().unwrap_or_else(|| format!("{} keys would never expire", self.orphans))
     }

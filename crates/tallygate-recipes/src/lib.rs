@@ -1,5 +1,5 @@
-//! Limiters that are often written and wrong: run on a real server, beside Tallygate, under the same calls and before
-//! the same judge. `tallygate verify --recipes` prints the report.
+//! Common rate limiters that are wrong, run on a real server beside Tallygate, under the same calls and checks.
+//! `tallygate verify --recipes` prints the report.
 
 mod book;
 mod driver;
@@ -14,12 +14,12 @@ use tallygate_redis::Sweep;
 pub use evidence::Evidence;
 pub use server::Server;
 
-/// Every recipe, judged.
+/// The results of all recipes.
 #[derive(Debug, Serialize)]
 pub struct Report {
-    /// Recipes that were caught.
+    /// How many recipes were caught.
     pub caught: usize,
-    /// Recipes that were run.
+    /// How many recipes were run.
     pub of: usize,
     /// One for each recipe.
     pub recipes: Vec<Trial>,
@@ -28,7 +28,7 @@ pub struct Report {
     pub version: String,
 }
 
-/// What a recipe did, and what ours did under the same calls.
+/// The result of a recipe, and of Tallygate under the same calls.
 #[derive(Debug, Serialize)]
 pub struct Trial {
     /// The letter of the recipe.
@@ -37,22 +37,22 @@ pub struct Trial {
     pub name: &'static str,
     /// How it fails.
     pub flaw: &'static str,
-    /// The limits it means to enforce; the last is judged.
+    /// The limits it is meant to enforce; the last is checked.
     pub limits: &'static [&'static str],
-    /// The evidence against the recipe.
+    /// The findings about the recipe.
     pub wrong: Evidence,
-    /// The evidence against ours.
+    /// The findings about Tallygate.
     pub ours: Evidence,
-    /// Whether ours is sound and every answer is right to the unit and the microsecond.
+    /// Whether Tallygate is sound, and every answer is right to the unit and the microsecond.
     pub ours_exact: bool,
-    /// Whether the recipe has a fault and ours has none.
+    /// Whether the recipe has a fault and Tallygate has none.
     pub caught: bool,
 }
 
-/// Runs every recipe. `run` is part of the names of the keys, and must be new; `progress` gets the number of the next
+/// Runs every recipe. `run` is part of the names of the keys and must be unique; `progress` gets the number of the next
 /// recipe, how many there are, and its name.
 ///
-/// Recipes leave keys that never expire. All keys of the run are deleted at the end, and on Ctrl-C.
+/// Recipes leave keys without a TTL. All keys of the run are deleted at the end, and on Ctrl-C.
 pub async fn run(mut server: Server, run: &str, progress: impl FnMut(usize, usize, &str)) -> anyhow::Result<Report> {
     let report = tokio::select! {
         report = run_all(&mut server, run, progress) => report,

@@ -1,4 +1,4 @@
-//! A recipe: a limiter as it is often written, how it fails, and the calls that show it.
+//! A recipe: a common limiter, its flaw, and the calls that show it.
 
 use tallygate::{Limit, LimitError};
 
@@ -6,7 +6,7 @@ pub(crate) struct Recipe {
     pub(crate) letter: &'static str,
     pub(crate) name: &'static str,
     pub(crate) flaw: &'static str,
-    /// What it means to enforce. Of several the last is judged.
+    /// What it is meant to enforce. Of several the last is checked.
     pub(crate) limits: &'static [&'static str],
     pub(crate) code: Code,
     pub(crate) drive: &'static [Step],
@@ -23,7 +23,7 @@ impl Recipe {
 pub(crate) enum Code {
     /// A script that sets `allowed`. It has the locals of `PRELUDE` in `server.rs`.
     Script(&'static str),
-    /// Commands, their words separated by spaces; and those that follow on the last number that they answer. The call is
+    /// Commands, their words separated by spaces, and commands that depend on the last number of the replies. The call is
     /// allowed if no number is above its amount, the last amount first.
     Commands { first: fn(&Call) -> Vec<String>, then: fn(&Call, i64) -> Vec<String> },
 }
@@ -43,12 +43,12 @@ pub(crate) struct Call {
     pub(crate) last_only: bool,
 }
 
-/// What happens to a limiter.
+/// A step of the calls.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Step {
     /// Calls of one unit, as fast as possible.
     Calls(usize),
-    /// The same, of the last limit alone.
+    /// The same, under the last limit only.
     LastOnly(usize),
     /// Calls of this many units, as fast as possible.
     Costs(usize, i64),
@@ -63,6 +63,6 @@ pub(crate) enum Step {
     Wait(u64),
     /// The next clients have clocks that are this many windows ahead.
     WindowsAhead(u64),
-    /// The next clients have clocks that say that this many milliseconds of the first call's window are left.
+    /// The clocks of the next clients are this many milliseconds before the end of the first call's window.
     Rest(u64),
 }

@@ -1,4 +1,4 @@
-//! The server that the recipes run on: a plain connection for them, a store for ours.
+//! The server that the recipes run on: a plain connection for them, a store for Tallygate.
 
 use std::time::Duration;
 
@@ -10,11 +10,11 @@ use tallygate_redis::{Audit, RedisStore, StoreUrl};
 
 use crate::recipe::Call;
 
-/// Calls sent at once. More, and the replies of one batch would hold up the server.
+/// Calls sent at once. A larger batch would block the server with its replies.
 const BATCH: usize = 500;
 /// How long a command may take.
 const TIMEOUT: Duration = Duration::from_secs(5);
-/// Whom all keys of the recipes are about.
+/// The subject of all keys of the recipes.
 pub(crate) const SUBJECT: &str = "subject";
 
 const PRELUDE: &str = "
@@ -80,7 +80,7 @@ impl Server {
         Ok(answers)
     }
 
-    /// Deletes every key of a run, the recipes' and ours.
+    /// Deletes every key of a run.
     pub(crate) async fn delete_keys(&mut self, run: &str) -> RedisResult<()> {
         let pattern = format!("{}:{{{SUBJECT}}}:*-{run}-*", self.prefix);
         let mut cursor = 0;
@@ -99,7 +99,7 @@ impl Server {
     }
 }
 
-/// The URL as the `redis` crate writes it.
+/// The URL in the form of the `redis` crate.
 fn plain_url(url: &str) -> anyhow::Result<String> {
     let known: StoreUrl = url.parse()?;
     match url.trim().split_once("://") {

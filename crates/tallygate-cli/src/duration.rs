@@ -1,8 +1,8 @@
-//! Durations as people write and read them: `250ms`, `30s`, `5min`, `1h`, `2d`.
+//! Durations as they are written and printed: `250ms`, `30s`, `5min`, `1h 30min`, `2d`.
 
 use std::time::Duration;
 
-use anyhow::{Context, bail};
+use anyhow::Context;
 use tallygate_http::millis_up;
 
 const DAY: u64 = 86_400_000;
@@ -10,26 +10,35 @@ const HOUR: u64 = 3_600_000;
 const MINUTE: u64 = 60_000;
 const SECOND: u64 = 1000;
 
-/// Reads a whole number and a unit.
+/// The units, with the names they have in limits, in milliseconds.
+const UNITS: [(&[&str], u64); 6] = [
+    (&["ms", "millisecond", "milliseconds"], 1),
+    (&["s", "sec", "secs", "second", "seconds"], SECOND),
+    (&["min", "m", "mins", "minute", "minutes"], MINUTE),
+    (&["h", "hr", "hour", "hours"], HOUR),
+    (&["d", "day", "days"], DAY),
+    (&["w", "week", "weeks"], 7 * DAY),
+];
+
+/// Reads whole numbers with their units: `90s`, `1m30s`, `1 hour 30 minutes`.
 pub(crate) fn parse(text: &str) -> anyhow::Result<Duration> {
-    let expected =
-        || format!("`{text}` is not a duration: write a number and a unit, for example 250ms, 30s, 5min, 1h or 2d");
-    let end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
-    let (digits, unit) = text.split_at(end);
-    let millis = match unit.trim() {
-        "ms" => 1,
-        "s" | "sec" => SECOND,
-        "m" | "min" => MINUTE,
-        "h" | "hour" => HOUR,
-        "d" | "day" => DAY,
-        "w" | "week" => 7 * DAY,
-        _ => bail!(expected()),
-    };
-    if digits.is_empty() {
-        bail!(expected());
+    let invalid =
+        || format!("invalid duration `{text}`: write a number and a unit, for example 250ms, 30s, 5min, 1h30m or 2d");
+    let mut rest = text.trim();
+    let mut millis = Some(0_u64);
+    loop {
+        let (digits, after) = rest.split_at(rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len()));
+        let after = after.trim_start();
+        let (word, after) = after.split_at(after.find(|c: char| !c.is_ascii_alphabetic()).unwrap_or(after.len()));
+        let unit = UNITS.iter().find(|(names, _)| names.contains(&word)).filter(|_| !digits.is_empty());
+        let (_, unit) = unit.with_context(invalid)?;
+        let count = digits.parse::<u64>().ok().and_then(|count| count.checked_mul(*unit));
+        millis = millis.zip(count).and_then(|(sum, count)| sum.checked_add(count));
+        rest = after.trim_start();
+        if rest.is_empty() {
+            return millis.map(Duration::from_millis).with_context(|| format!("the duration `{text}` is too long"));
+        }
     }
-    let count = digits.parse::<u64>().ok().and_then(|count| count.checked_mul(millis));
-    count.map(Duration::from_millis).with_context(|| format!("`{text}` is too long a time"))
 }
 
 /// At most two units, rounded up.
@@ -69,6 +78,21 @@ mod tests {
         {
             assert!(parse(text).is_err(), "{text}");
         }
+    }
+
+    #[test]
+    fn durations_take_the_words_of_limits_and_several_units() {
+        for (text, millis) in [
+            ("1m30s", 90_000),
+            ("1h 30 minutes", HOUR + 30 * MINUTE),
+            ("2 hrs", 0),
+            ("2hr", 2 * HOUR),
+            ("3 days", 3 * DAY),
+            ("10 seconds 5 milliseconds", 10_005),
+        ] {
+            assert_eq!(parse(text).ok(), (millis > 0).then(|| Duration::from_millis(millis)), "{text}");
+        }
+        assert!(parse("1h30").is_err() && parse("30s min").is_err());
     }
 
     #[test]

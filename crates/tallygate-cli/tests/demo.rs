@@ -26,9 +26,17 @@ fn the_picture_tells_the_algorithms_apart() {
 
 #[test]
 fn it_is_the_same_every_time_plain_in_a_pipe_and_fits_the_terminal() {
-    for limit in
-        ["10/10s", "100/min", "1/s", "7/ms", "250 per 250ms", "1000000000/365d", "10/10s burst 3", "1/h burst 900"]
-    {
+    for limit in [
+        "10/10s",
+        "100/min",
+        "1/s",
+        "7/ms",
+        "250 per 250ms",
+        "1000000000/365d",
+        "10/10s burst 3",
+        "1/h burst 900",
+        "1000000/s burst 3",
+    ] {
         let (one, two) = (run(["demo", "--limit", limit]), run(["demo", "--limit", limit]));
         assert_eq!(one.code, 0, "{limit}: {}", one.stderr);
         assert_eq!(one.stdout, two.stdout, "{limit}");
@@ -45,4 +53,12 @@ fn the_traffic_scales_with_the_limit() {
     assert_eq!(facts(&ran.stdout, "fixed_window").1, 200);
     assert!(facts(&ran.stdout, "sliding_log").1 <= 100);
     assert!(ran.stdout.contains("2min"), "the axis follows the window");
+}
+
+/// The traffic of a large limit has calls of many units: a burst below that made the demo fail.
+#[test]
+fn a_burst_below_the_cost_of_a_call_is_drawn_as_one_call() {
+    let ran = run(["demo", "--limit", "1000000/s burst 3"]);
+    assert_eq!(ran.code, 0, "{}", ran.stderr);
+    assert!(ran.stdout.contains("drawn with a burst of 1000"), "{}", ran.stdout);
 }

@@ -1,4 +1,4 @@
-//! `tallygate demo`: the same traffic through every algorithm, side by side.
+//! `tallygate demo`: the same traffic under every algorithm, side by side.
 
 mod picture;
 mod traffic;
@@ -19,7 +19,7 @@ use trial::Trial;
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
-    /// The limit to hold against the traffic, which scales with it; the burst is for token_bucket alone
+    /// The limit, with which the traffic scales; the burst is for token_bucket only
     #[arg(short, long, value_name = "LIMIT", default_value = "10/10s", allow_hyphen_values = true)]
     limit: String,
 }
@@ -30,13 +30,13 @@ Examples:
   tallygate demo --limit 100/min
   tallygate demo --limit \"10/10s burst 3\"
 
-Time is simulated: nothing waits, and the same limit always draws the same picture.
-Colours are for terminals only; NO_COLOR turns them off.";
+Time is simulated: the same limit always draws the same picture, at once.";
 
 pub(crate) fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<Outcome> {
-    let limits = limits(&args.limit)?;
-    let (amount, window) = (limits[0].amount(), limits[0].window());
+    let bucket = bucket(&args.limit)?;
+    let (amount, window) = (bucket.amount(), bucket.window());
     let traffic = Traffic::for_limit(amount, window);
+    let limits = limits(&bucket, traffic.cost)?;
     let trials = limits.iter().map(|limit| Trial::run(limit, &traffic)).collect::<Result<Vec<_>, _>>()?;
     let color = Color::for_stdout();
 
@@ -45,20 +45,32 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<Outcome> 
     let title = format!("One limit, {amount} per {}; the same {calls} calls{each}.", duration::render(window));
     writeln!(out, "\n{}\n", color.title(&title))?;
     picture::draw(out, &traffic, &trials, color)?;
+    if bucket.capacity() < traffic.cost {
+        writeln!(out, "\ntoken_bucket is drawn with a burst of {}, the cost of one call.", traffic.cost)?;
+    }
     explain(out, &trials, color)?;
     Ok(Outcome::Allowed)
 }
 
-fn limits(text: &str) -> anyhow::Result<Vec<Limit>> {
+/// The limit as it is written, for token_bucket.
+fn bucket(text: &str) -> anyhow::Result<Limit> {
     let builder: LimitBuilder = text.parse()?;
     if let Some(named) = builder.chosen_algorithm() {
         bail!("the demo runs every algorithm: leave `{named}` out of the limit");
     }
     let bucket = builder.build()?;
     ensure!(bucket.amount() > 0, "a limit of zero admits nothing, so there is nothing to see: use at least 1");
-    let limit = |algorithm| match algorithm {
-        Algorithm::TokenBucket => Ok(bucket.clone()),
-        _ => Limit::builder(bucket.amount(), bucket.window()).algorithm(algorithm).build(),
+    Ok(bucket)
+}
+
+/// The limit under each algorithm. Below the cost of one call a burst would admit nothing of the traffic.
+fn limits(bucket: &Limit, cost: u64) -> anyhow::Result<Vec<Limit>> {
+    let limit = |algorithm| {
+        let builder = Limit::builder(bucket.amount(), bucket.window()).algorithm(algorithm);
+        match algorithm {
+            Algorithm::TokenBucket => builder.burst(bucket.capacity().max(cost)).build(),
+            _ => builder.build(),
+        }
     };
     Ok(ORDER.into_iter().map(limit).collect::<Result<_, _>>()?)
 }
@@ -78,15 +90,15 @@ fn explain(out: &mut impl Write, trials: &[Trial], color: Color) -> anyhow::Resu
     let fixed = trials.iter().find(|trial| trial.limit.algorithm() == Algorithm::FixedWindow);
     if let Some(trial) = fixed {
         let (units, amount) = (picture::short(trial.worst.admitted), picture::short(trial.limit.amount()));
-        writeln!(out, "fixed_window forgets everything at each │: two bursts that meet there both")?;
-        writeln!(out, "pass, {units} in {} where {amount} were meant.", duration::render(trial.extent()))?;
+        writeln!(out, "fixed_window starts over at each │: two bursts that meet there both pass,")?;
+        writeln!(out, "{units} in {} where the limit is {amount}.", duration::render(trial.extent()))?;
     }
     let try_it = color.title("tallygate check alice --limit 3/min --repeat 5");
     writeln!(
         out,
         "token_bucket saves up while it is quiet, then admits at an even pace.\n\
          The sliding ones look back from every call: sliding_counter by an estimate,\n\
-         sliding_window in steps, sliding_log call by call. A refused call costs nothing.\n\n\
+         sliding_window in steps, sliding_log call by call. A denied call costs nothing.\n\n\
          Which one to choose:  docs/guide/choosing.md\n\
          Try one yourself:     {try_it}"
     )?;

@@ -1,4 +1,4 @@
-//! The picture: a row of bars for what was offered and one for each algorithm, below each other in time.
+//! The picture: a row of bars for the offered calls and one for each algorithm, on one time axis.
 
 use std::io::{self, Write};
 use std::time::Duration;
@@ -44,7 +44,7 @@ pub(crate) fn draw(out: &mut impl Write, traffic: &Traffic, trials: &[Trial], co
     Ok(())
 }
 
-/// Two lines of bars, the upper first: what was admitted solid, and what was refused shaded where it would have stood.
+/// Two lines of bars, the upper first: admitted calls solid, refused ones shaded.
 fn rows(solid: &[u64], whole: &[u64], color: Color, solid_paint: fn(Color, &str) -> String) -> [String; 2] {
     let peak = whole.iter().copied().max().unwrap_or(1).max(1);
     let height = |count: u64| (count * 2 * EIGHTHS).div_ceil(peak);
@@ -70,7 +70,7 @@ fn axis(window: Duration) -> String {
         0 => "0".to_owned(),
         _ => duration::render(window * number),
     });
-    // Below the mark of its boundary, which stands before the window's first column.
+    // Below the mark of its boundary, which is before the window's first column.
     let mut line = String::new();
     for (number, begin) in begins.enumerate() {
         let column = (number * (SLOTS + 1)).saturating_sub(1);
@@ -81,7 +81,7 @@ fn axis(window: Duration) -> String {
     line
 }
 
-/// What to make of a trial; what went over the limit is bracketed where it happened.
+/// The verdict on a trial, with a bracket where it exceeded the limit.
 fn verdict_line(traffic: &Traffic, trial: &Trial, color: Color) -> String {
     let verdict = trial.verdict();
     if !trial.over() {
@@ -108,7 +108,7 @@ fn name(text: &str, color: Color) -> String {
     color.title(&format!("{text:LABEL$}"))
 }
 
-/// A long name breaks where its second half can stand alone.
+/// A long name is split into two lines.
 fn label(name: &str) -> (&str, &str) {
     match name.find("_from_") {
         Some(at) if name.len() >= LABEL => name.split_at(at),

@@ -11,7 +11,7 @@ pub(crate) const SLOTS: usize = 8;
 struct Phase {
     /// From this slot on, and up to that one.
     slots: (u64, u64),
-    /// What is asked in it, in hundredths of the limit.
+    /// The units asked for in it, in percent of the limit.
     percent: u64,
 }
 
@@ -22,7 +22,7 @@ const PHASES: [Phase; 4] = [
     Phase { slots: (24, 40), percent: 320 },
 ];
 
-/// Beyond this limit the calls become heavier instead of more: the picture is the same, and soon drawn.
+/// Above this limit the calls cost more instead of being more: the picture is the same, and drawn faster.
 const MOST_CALLS_PER_WINDOW: u64 = 1000;
 
 /// When calls arrive, and what each costs. Times are microseconds from the start of a window.
@@ -34,14 +34,14 @@ pub(crate) struct Traffic {
 }
 
 impl Traffic {
-    /// Traffic that tries a limit of `amount` per `window`.
+    /// Traffic for a limit of `amount` per `window`.
     pub(crate) fn for_limit(amount: u64, window: Duration) -> Self {
         let window = u64::try_from(window.as_micros()).expect("a window is at most 365 days");
         let cost = amount.div_ceil(MOST_CALLS_PER_WINDOW);
         let calls = PHASES.iter().flat_map(|phase| {
             let count = (amount / cost * phase.percent / 100).max(1);
             let (from, to) = phase.slots;
-            // A call stands in the middle of its share of the phase, so that none falls on a boundary.
+            // Each call is in the middle of its share of the phase, so that none is on a boundary.
             let place = move |call: u64| 2 * count * from + (2 * call + 1) * (to - from);
             (0..count).map(move |call| place(call) * window / (2 * count * SLOTS as u64))
         });

@@ -1,4 +1,4 @@
-//! One algorithm against the traffic, on a clock that is moved from call to call.
+//! One algorithm under the traffic, on a manual clock.
 
 use std::cmp::Reverse;
 use std::time::Duration;
@@ -23,7 +23,7 @@ pub(crate) struct Trial {
 
 impl Trial {
     pub(crate) fn run(limit: &Limit, traffic: &Traffic) -> anyhow::Result<Self> {
-        // A multiple of the window, so that the windows of the wall clock are those of the traffic.
+        // A multiple of the window, so that aligned windows are those of the traffic.
         let origin = 10 * traffic.window;
         let clock = ManualClock::new(Timestamp::from_micros(origin));
         let limiter = Limiter::new(MemoryStore::builder().capacity(1).clock(clock.clone()).build());
@@ -37,7 +37,7 @@ impl Trial {
             }
         }
         let units = admitted.len() as u64 * traffic.cost;
-        // Held against what the exact algorithm promises.
+        // Compared with the bound of the exact algorithm.
         let exact = Limit::builder(limit.amount(), limit.window()).algorithm(Algorithm::SlidingLog).build()?;
         let bound = history::bound(&exact, &records);
         let shortest_peak = |span: &&Span| (span.admitted, Reverse(span.to.as_micros() - span.from.as_micros()));
@@ -51,7 +51,7 @@ impl Trial {
         self.worst.admitted > self.limit.amount()
     }
 
-    /// How long the worst span took, rounded up to a hundredth of the window: finer would be noise.
+    /// The length of the worst span, rounded up to a hundredth of the window.
     pub(crate) fn extent(&self) -> Duration {
         let step = u64::try_from(self.limit.window().as_micros() / 100).unwrap_or(0).max(1);
         Duration::from_micros((self.worst.to.as_micros() - self.worst.from.as_micros()).next_multiple_of(step))
@@ -65,7 +65,7 @@ impl Trial {
             let seen = format!("{} in {}", short(self.worst.admitted), duration::render(self.extent()));
             let why = match self.limit.algorithm() {
                 Algorithm::FixedWindow | Algorithm::FixedWindowFromFirstCall => "a full limit each side",
-                Algorithm::TokenBucket => "savings, then the refill",
+                Algorithm::TokenBucket => "the burst, then the refill",
                 _ => "it assumes an even pace",
             };
             return format!("{seen}: {why}");

@@ -222,3 +222,21 @@ fn a_worker_is_nothing_for_people() {
     let alone = ran(alone.output().unwrap());
     assert_eq!((alone.code, alone.stderr.as_str()), (2, "error: a worker needs a server\n"));
 }
+
+/// It used to be waited for, for twenty seconds and the length of the run.
+#[test]
+fn a_worker_that_ends_before_it_is_ready_is_reported_with_its_message() {
+    let server = Server::redis().acl("user app on >pw ~tallygate:* &* +@all").start();
+    let mut command = binary();
+    command.args(["verify", "--seconds", "600", "--processes", "2", "--algorithm", "token_bucket"]);
+    command.env("TALLYGATE_STORE", server.url_as("app", "pw"));
+    let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    tallygate_testkit::wait::until("the first answers", Duration::from_secs(10), || {
+        (server.command(&["DBSIZE"]).int() > 0).then_some(())
+    });
+    // The workers of the next scenario cannot log in.
+    server.command(&["ACL", "SETUSER", "app", "off"]).ok();
+    let ran = ran(child.wait_with_output().unwrap());
+    assert_eq!(ran.code, 2, "{}{}", ran.stdout, ran.stderr);
+    assert!(ran.stderr.starts_with("error: a worker ended early: --store: "), "{}", ran.stderr);
+}

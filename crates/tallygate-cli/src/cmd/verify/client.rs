@@ -1,4 +1,4 @@
-//! One client: calls one after the other, and says what it was answered.
+//! One client: makes calls one after the other, and reports the answers.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use super::scenario::{self, Random, Scenario};
 /// Calls made back to back before a pause.
 const BURST: u64 = 16;
 
-/// What all clients of a process have in common.
+/// What the clients of a process share.
 pub(crate) struct Client {
     pub(crate) limiter: Limiter<AnyStore>,
     pub(crate) scenario: Scenario,
@@ -46,7 +46,7 @@ impl Client {
                 Err(error) => Entry::Failed { why: error.to_string() },
             };
             if matches!(answer, Entry::Failed { .. }) {
-                // A store that refuses at once would otherwise be asked, and complained about, a million times.
+                // Otherwise a store that fails at once would be asked a million times.
                 sleep(Duration::from_millis(10)).await;
             }
             self.entries.send(answer).await?;

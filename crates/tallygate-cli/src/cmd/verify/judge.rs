@@ -1,4 +1,4 @@
-//! What the answers of a scenario are worth: the bound over every span, and each answer against the algorithm.
+//! Checks the answers of a scenario: every span against its bound, and every answer against the algorithm.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ pub(crate) struct Finding {
     /// Calls that passed, and the units they took.
     pub(crate) admitted: u64,
     pub(crate) units: u64,
-    /// Calls that may have been charged or not: their keys are held against the bound only.
+    /// Calls that may have been charged or not: for their keys only the bound is checked.
     pub(crate) unknown: u64,
     /// Calls that were not answered and not charged, and why the first was not.
     pub(crate) failed: u64,
@@ -24,11 +24,11 @@ pub(crate) struct Finding {
     pub(crate) tightest: Option<Span>,
     pub(crate) violations: u64,
     pub(crate) mismatches: u64,
-    /// The first of either, in words.
+    /// The first of either, as text.
     pub(crate) example: Option<String>,
-    /// From the word to begin to the last answer.
+    /// From the start to the last answer.
     pub(crate) took: Duration,
-    /// Keys looked at afterwards, and those of them that would never expire. `None` if nobody looked.
+    /// Keys audited afterwards, and those of them without a TTL. `None` if there was no audit.
     pub(crate) audited: Option<(u64, u64)>,
     pub(crate) not_audited: Option<String>,
 }
@@ -102,7 +102,7 @@ pub(crate) fn judge(scenario: &Scenario, recording: &Recording) -> Finding {
                 let charged: Vec<Record> = records.iter().filter(|record| record.allowed).cloned().collect();
                 let nearest = finding.tightest;
                 finding.key(limit, &subject, &charged, complete);
-                // How near a limit that never denies comes to its bound tells nothing.
+                // How near a limit that never denies comes to its bound means nothing.
                 finding.tightest = nearest;
             }
         }

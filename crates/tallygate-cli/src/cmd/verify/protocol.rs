@@ -1,4 +1,4 @@
-//! What was answered, as lines of JSON from a worker to its parent, and gathered by key.
+//! The answers, as lines of JSON from a worker to its parent, and recorded by key.
 
 use std::time::Duration;
 
@@ -10,19 +10,19 @@ use tallygate::{Cost, Decision, Status, Timestamp};
 use super::judge::Finding;
 use super::scenario::{KEYS, Scenario};
 
-/// One thing a client or its worker says.
+/// One message of a client or its worker.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Entry {
-    /// Connected, and waiting for the word to begin.
+    /// Connected, and waiting to begin.
     Ready,
-    /// The answer to a call, and for each limit `[remaining, retry_after_us, reset_after_us]`. Which of them was charged is
-    /// told by the whole decision.
+    /// The answer to a call, and for each limit `[remaining, retry_after_us, reset_after_us]`. All of them were charged if
+    /// the call was allowed.
     Answer { key: u16, cost: u64, decided_at_us: u64, allowed: bool, statuses: Vec<[Option<u64>; 3]> },
     /// The call may have been charged or not.
     Unknown { key: u16 },
     /// The call was not answered, and nothing was charged.
     Failed { why: String },
-    /// This worker has nothing more to say.
+    /// The last message of a worker.
     Done,
 }
 
@@ -42,14 +42,14 @@ impl Entry {
     }
 }
 
-/// All that was said in a scenario.
+/// All answers of a scenario.
 #[derive(Debug)]
 pub(crate) struct Recording {
     /// For each limit, for each key.
     pub(crate) records: Vec<Vec<Vec<Record>>>,
     /// For each key, calls that may have been charged or not.
     pub(crate) unknown: Vec<u64>,
-    /// What needs no judge.
+    /// What needs no check.
     pub(crate) finding: Finding,
 }
 
@@ -61,7 +61,7 @@ impl Recording {
     }
 
     pub(crate) fn add(&mut self, entry: Entry) -> anyhow::Result<()> {
-        const NO_KEY: &str = "a worker named a key that is not there";
+        const NO_KEY: &str = "a worker named an unknown key";
         match entry {
             Entry::Answer { key, cost, decided_at_us, allowed, statuses } => {
                 self.finding.decisions += 1;

@@ -1,4 +1,4 @@
-//! What is asked: a limit under one algorithm, or two limits at once, on two hot keys and many others.
+//! A scenario: a limit under one algorithm, or two limits at once, on two hot keys and many others.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use tallygate::{Algorithm, Check, Cost, Key, Limit};
 /// Keys that get half of the calls.
 const HOT: u64 = 2;
 pub(crate) const KEYS: u16 = 66;
-/// Six calls of eight take one unit.
+/// Six calls of eight cost one unit.
 const COSTS: [u64; 8] = [1, 1, 1, 1, 1, 1, 3, 7];
 /// So that every cost fits.
 const LEAST_AMOUNT: u64 = 10;
@@ -23,7 +23,7 @@ pub(crate) struct Scenario {
 const TWO_LIMITS: &str = "two_limits";
 
 impl Scenario {
-    /// The scenarios of a run in which each lasts for `length`: windows are short enough to turn several times in it.
+    /// The scenarios of a run in which each lasts for `length`, with windows that are much shorter.
     pub(crate) fn all(algorithm: Option<Algorithm>, length: Duration) -> anyhow::Result<Vec<Self>> {
         let every = || Algorithm::ALL.iter().map(|algorithm| algorithm.name()).chain([TWO_LIMITS]).collect();
         let slugs: Vec<&str> = algorithm.map_or_else(every, |algorithm| vec![algorithm.name()]);

@@ -1,4 +1,4 @@
-//! The same scenarios on the embedded store: as many threads as there would be clients.
+//! The same scenarios on the embedded store, with a thread for each client.
 
 use std::sync::Arc;
 use std::thread;

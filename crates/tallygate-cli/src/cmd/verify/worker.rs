@@ -1,4 +1,4 @@
-//! One process of `verify`: some clients that share a store, and write what they were answered to stdout.
+//! One process of `verify`: clients that share a store, and write their answers to stdout.
 
 use std::io::{self, BufRead, BufWriter, Write};
 use std::sync::Arc;
@@ -16,17 +16,17 @@ use super::scenario::Scenario;
 use crate::output::Outcome;
 use crate::store::StoreArgs;
 
-/// Started by `verify`, by nobody else
+/// Started by `verify` only
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// From the environment, so that no password shows in a list of processes.
+    /// From the environment, so that no password is in a list of processes.
     #[command(flatten)]
     store: StoreArgs,
     #[arg(value_parser = |text: &str| serde_json::from_str::<Task>(text))]
     task: Task,
 }
 
-/// What a worker is told, as JSON.
+/// The task of a worker, as JSON.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Task {
     pub(crate) scenario: String,
@@ -42,8 +42,8 @@ pub(crate) async fn run(args: Args, out: &mut impl Write) -> anyhow::Result<Outc
     let task = args.task;
     let scenario = Scenario::new(&task.scenario, task.window)?;
     let limiter = Limiter::new(args.store.open().await?);
-    let begin = leash();
-    say(out, &Entry::Ready)?;
+    let begin = begin_or_end_with_parent();
+    write(out, &Entry::Ready)?;
     out.flush()?;
     if begin.await.is_err() {
         return Ok(Outcome::Denied);
@@ -56,30 +56,29 @@ pub(crate) async fn run(args: Args, out: &mut impl Write) -> anyhow::Result<Outc
     drop(client);
     let mut out = BufWriter::new(out);
     while let Some(entry) = heard.recv().await {
-        say(&mut out, &entry)?;
+        write(&mut out, &entry)?;
     }
     for client in clients {
         client.await??;
     }
-    say(&mut out, &Entry::Done)?;
+    write(&mut out, &Entry::Done)?;
     out.flush()?;
     Ok(Outcome::Allowed)
 }
 
-fn say(out: &mut impl Write, entry: &Entry) -> anyhow::Result<()> {
+fn write(out: &mut impl Write, entry: &Entry) -> anyhow::Result<()> {
     serde_json::to_writer(&mut *out, entry)?;
     Ok(out.write_all(b"\n")?)
 }
 
-/// The first line from the parent is the word to begin. When its end of the pipe closes the parent is gone, however it
-/// ended, and so is this process.
-fn leash() -> oneshot::Receiver<()> {
-    let (word, begin) = oneshot::channel();
+/// The first line from the parent starts the run. When the pipe closes, the parent has ended, and so does this process.
+fn begin_or_end_with_parent() -> oneshot::Receiver<()> {
+    let (signal, begin) = oneshot::channel();
     std::thread::spawn(move || {
         let mut line = String::new();
         let mut stdin = io::stdin().lock();
         if stdin.read_line(&mut line).is_ok_and(|length| length > 0) {
-            let _ = word.send(());
+            let _ = signal.send(());
             line.clear();
             while stdin.read_line(&mut line).is_ok_and(|length| length > 0) {}
         }

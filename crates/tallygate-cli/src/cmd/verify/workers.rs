@@ -1,9 +1,9 @@
-//! The worker processes of one scenario: started, told to begin together, listened to, and never left behind.
+//! The worker processes of one scenario. They begin together, and never outlive this process.
 
 use std::process::Stdio;
 use std::time::Duration;
 
-use anyhow::{Context, bail};
+use anyhow::{Context, anyhow};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::process::{Child, Command};
 use tokio::sync::mpsc;
@@ -13,7 +13,7 @@ use super::Session;
 use super::protocol::{Entry, Recording};
 use super::worker::Task;
 
-/// Beyond the length of the scenario, for connecting and for what is under way at its end.
+/// Beyond the length of the scenario, for connecting and for open calls at its end.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 pub(crate) async fn run(
@@ -33,17 +33,15 @@ pub(crate) async fn run(
     let mut begun = Instant::now();
     while done < workers.len() {
         let entry = timeout(PATIENCE + length, heard.recv()).await.context("the workers do not answer")?;
-        let Some(entry) = entry else {
-            bail!("a worker ended before its time{}", last_words(&mut workers).await);
-        };
-        let entry = entry?;
+        let entry = entry.context("the workers ended early")??;
         ready += usize::from(entry == Entry::Ready);
         done += usize::from(entry == Entry::Done);
         if entry == Entry::Ready && ready == workers.len() {
             begun = Instant::now();
             for worker in &mut workers {
                 let stdin = worker.stdin.as_mut().context("its input is piped")?;
-                stdin.write_all(b"begin\n").await.context("a worker is gone")?;
+                // One that has ended is reported by its reader.
+                let _ = stdin.write_all(b"begin\n").await;
             }
         }
         recording.add(entry)?;
@@ -56,7 +54,7 @@ pub(crate) async fn run(
     Ok(recording)
 }
 
-/// It is killed when it is dropped, and ends by itself when its input closes: however we end, it does not outlive us.
+/// Killed when it is dropped, and ends itself when its input closes: it never outlives this process.
 fn start(
     url: &str,
     session: &Session<'_>,
@@ -78,27 +76,20 @@ fn start(
         .spawn()
         .context("cannot start a worker")?;
     let mut lines = BufReader::new(child.stdout.take().context("its output is piped")?).lines();
+    let mut stderr = child.stderr.take().context("its errors are piped")?;
     tokio::spawn(async move {
         while let Ok(Some(line)) = lines.next_line().await {
-            let entry = serde_json::from_str(&line).context("a worker said what means nothing");
-            if entries.send(entry).await.is_err() {
+            let entry = serde_json::from_str(&line).context("a worker printed an unknown message");
+            let done = matches!(entry, Ok(Entry::Done));
+            if entries.send(entry).await.is_err() || done {
                 return;
             }
         }
+        // It ended without being done: its message is reported at once, while the others still run.
+        let mut message = String::new();
+        let _ = timeout(Duration::from_secs(1), stderr.read_to_string(&mut message)).await;
+        let message = message.trim().trim_start_matches("error: ");
+        let _ = entries.send(Err(anyhow!("a worker ended early: {message}"))).await;
     });
     Ok(child)
-}
-
-/// What the workers that ended said on stderr.
-async fn last_words(workers: &mut [Child]) -> String {
-    for worker in workers {
-        let mut words = String::new();
-        if let Some(stderr) = &mut worker.stderr {
-            let _ = timeout(Duration::from_secs(1), stderr.read_to_string(&mut words)).await;
-        }
-        if !words.trim().is_empty() {
-            return format!(": {}", words.trim().trim_start_matches("error: "));
-        }
-    }
-    String::new()
 }

@@ -1,10 +1,14 @@
-//! Rows under headings, and numbers that can be read at a glance.
+//! Tables that fit the terminal, and readable numbers.
 
 use std::io::{self, Write};
 
 use crate::color::Color;
 
-/// Columns that are as wide as they need to be. Numbers stand to the right, words to the left.
+/// How wide a table may be.
+const WIDTH: usize = 80;
+
+/// Columns as wide as they need to be, numbers aligned right, words left. If a table would be wider than 80 columns, the
+/// first cell of each row has a line of its own, and the others are below it.
 #[derive(Debug, Default)]
 pub(crate) struct Table {
     rows: Vec<Vec<Cell>>,
@@ -28,7 +32,7 @@ impl Cell {
         Self::figure(thousands(number))
     }
 
-    /// A number that is not one to a program: `50/50`, `1.2 MiB`.
+    /// A number with a unit: `50 of 50`, `1.2 MiB`.
     pub(crate) fn figure(text: impl Into<String>) -> Self {
         Self { text: text.into(), right: true, tone: Color::plain }
     }
@@ -52,8 +56,12 @@ impl Cell {
         Self { text: text.to_owned(), right, tone: Color::faint }
     }
 
+    fn width(&self) -> usize {
+        self.text.chars().count()
+    }
+
     fn colored(&self, width: usize, last: bool, color: Color) -> String {
-        let padding = " ".repeat(width - self.text.chars().count());
+        let padding = " ".repeat(width.saturating_sub(self.width()));
         let text = (self.tone)(color, &self.text);
         match (self.right, last) {
             (true, _) => padding + &text,
@@ -68,30 +76,65 @@ impl Table {
         self.rows.push(cells);
     }
 
-    /// A line below the last row, as long as it likes.
+    /// Lines below the last row, indented and wrapped.
     pub(crate) fn note(&mut self, text: &str) {
-        self.notes.push((self.rows.len(), text.to_owned()));
+        self.notes.push((self.rows.len(), wrap(text, "  ")));
     }
 
-    /// With a heading above each column, and an empty line at the end; the first row tells on which side headings stand.
+    /// Writes the table with a heading above each column, and an empty line at the end. Headings are aligned as the
+    /// first row is.
     pub(crate) fn write(&self, out: &mut impl Write, headings: &[&str], color: Color) -> io::Result<()> {
         let Some(first) = self.rows.first() else { return Ok(()) };
         let headings = headings.iter().zip(first).map(|(text, cell)| Cell::heading(text, cell.right)).collect();
         let rows: Vec<&Vec<Cell>> = std::iter::once(&headings).chain(&self.rows).collect();
-        let width =
-            |column: usize| rows.iter().map(|row| row.get(column).map_or(0, |cell| cell.text.chars().count())).max();
+        let width = |column: usize| rows.iter().map(|row| row.get(column).map_or(0, Cell::width)).max();
         let widths: Vec<usize> = (0..headings.len()).map(|column| width(column).unwrap_or(0)).collect();
+        let stacked = widths.iter().sum::<usize>() + 2 * (widths.len() - 1) > WIDTH;
         for (number, row) in rows.into_iter().enumerate() {
-            let colored = row.iter().zip(&widths).enumerate();
-            let colored: Vec<String> =
-                colored.map(|(column, (cell, &width))| cell.colored(width, column + 1 == row.len(), color)).collect();
-            writeln!(out, "{}", colored.join("  "))?;
+            if stacked {
+                write_stacked(out, row, &widths, color)?;
+            } else {
+                writeln!(out, "{}", joined(row, &widths, color))?;
+            }
             for (_, note) in self.notes.iter().filter(|(below, _)| *below == number) {
                 writeln!(out, "{}", color.faint(note))?;
             }
         }
         writeln!(out)
     }
+}
+
+fn joined(row: &[Cell], widths: &[usize], color: Color) -> String {
+    let cells = row.iter().zip(widths).enumerate();
+    let cells: Vec<String> =
+        cells.map(|(column, (cell, &width))| cell.colored(width, column + 1 == row.len(), color)).collect();
+    cells.join("  ")
+}
+
+fn write_stacked(out: &mut impl Write, row: &[Cell], widths: &[usize], color: Color) -> io::Result<()> {
+    let Some((first, rest)) = row.split_first() else { return Ok(()) };
+    writeln!(out, "{}", (first.tone)(color, &wrap(&first.text, "")))?;
+    match rest {
+        // A sentence is wrapped, a line of short cells is not.
+        [only] => writeln!(out, "{}", (only.tone)(color, &wrap(&only.text, "  "))),
+        _ => writeln!(out, "  {}", joined(rest, &widths[1..], color)),
+    }
+}
+
+/// Breaks a text between words, so that no line is wider than a terminal; each line begins with `indent`.
+pub(crate) fn wrap(text: &str, indent: &str) -> String {
+    let mut lines = vec![indent.to_owned()];
+    for word in text.split(' ') {
+        let line = lines.last_mut().expect("there is one at least");
+        let empty = line.len() == indent.len();
+        if !empty && line.chars().count() + 1 + word.chars().count() > WIDTH {
+            lines.push(format!("{indent}{word}"));
+        } else {
+            line.push_str(if empty { "" } else { " " });
+            line.push_str(word);
+        }
+    }
+    lines.join("\n")
 }
 
 /// `1234567` as `1,234,567`.
@@ -122,6 +165,24 @@ pub(crate) fn bytes(bytes: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_table_wider_than_a_terminal_is_stacked() {
+        let mut table = Table::default();
+        table.row(vec![
+            Cell::word("n".repeat(60)),
+            Cell::word("enforce"),
+            Cell::figure("10 of 10"),
+            Cell::word("allowed"),
+        ]);
+        table.note(&"word ".repeat(30));
+        let mut written = Vec::new();
+        table.write(&mut written, &["policy", "mode", "left", "answer"], Color::for_stdout()).unwrap();
+        let written = String::from_utf8(written).unwrap();
+        assert!(written.lines().all(|line| line.chars().count() <= WIDTH), "{written}");
+        assert!(written.contains("\n  enforce  10 of 10  allowed\n"), "{written}");
+        assert!(written.starts_with("policy\n  mode         left  answer\n"), "{written}");
+    }
 
     #[test]
     fn numbers_are_grouped_and_sized() {

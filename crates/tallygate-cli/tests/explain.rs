@@ -120,8 +120,8 @@ fn every_format_is_explained() {
 fn a_call_without_a_limit_is_allowed_and_told_why() {
     for (call, answer) in [
         (&["--domain", "llm", "user=42"][..], "allowed: no policy applies"),
-        (&["user=1"], "allowed: nothing limits it"),
-        (&["--domain", "edge", "method=DELETE", "user=42"], "allowed: what applies only watches"),
+        (&["user=1"], "allowed: unlimited"),
+        (&["--domain", "edge", "method=DELETE", "user=42"], "allowed: only shadow policies apply"),
     ] {
         let explained = explain(call);
         assert_eq!(explained.code, 0, "{}", explained.stderr);

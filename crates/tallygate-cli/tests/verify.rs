@@ -71,6 +71,7 @@ fn the_embedded_store_holds() {
     let ran = run(["verify", "--seconds", "2", "--clients", "4"]);
     assert_eq!(ran.code, 0, "{}{}", ran.stdout, ran.stderr);
     assert!(ran.stdout.contains("holds: ") && ran.stdout.contains("8 threads"), "{}", ran.stdout);
+    assert!(ran.stdout.lines().all(|line| line.chars().count() <= 80), "{}", ran.stdout);
     assert_eq!(ran.stderr, "", "no progress where nobody watches");
 }
 
@@ -149,6 +150,7 @@ fn every_recipe_is_caught_and_ours_is_not() {
     let ran = verify(&server.url(), &["--recipes"]);
     assert_eq!(ran.code, 0, "{}{}", ran.stdout, ran.stderr);
     assert!(ran.stdout.starts_with("recipes: 16 of 16 caught\n"), "{}", ran.stdout);
+    assert!(ran.stdout.lines().all(|line| line.chars().count() <= 80), "{}", ran.stdout);
     assert_eq!(server.command(&["DBSIZE"]).int(), 0, "its keys are gone, orphans too");
 }
 

@@ -41,7 +41,7 @@ fn write_applying(out: &mut impl Write, applying: &[Applying<'_>], several: bool
         let limit = ruling.limit().map_or_else(|| "unlimited".to_owned(), ToString::to_string);
         let left = match ruling.source() {
             Source::Unlimited => String::new(),
-            // Nobody was asked, so nobody knows.
+            // The store was not asked.
             Source::TooCostly => format!("? of {}", thousands(status.limit())),
             _ => format!("{} of {}", thousands(status.remaining()), thousands(status.limit())),
         };
@@ -58,12 +58,12 @@ fn write_applying(out: &mut impl Write, applying: &[Applying<'_>], several: bool
             Cell::word(said(one)).good_if(status.allowed()),
         ]);
         rows.row(cells);
-        rows.note(&format!("  {}", sanitize::text(&one.because)));
+        rows.note(&sanitize::text(&one.because));
         if let Some(own) = policy.limit().filter(|own| Some(*own) != ruling.limit()) {
-            rows.note(&format!("  others have {own}"));
+            rows.note(&format!("others have {own}"));
         }
         if let Some(key) = &one.key {
-            rows.note(&format!("  key {}", sanitize::text(key)));
+            rows.note(&format!("key {}", sanitize::text(key)));
         }
     }
     let headings = ["applies", "to", "mode", "limit", "left", "full in", "answer"];
@@ -90,7 +90,7 @@ fn said(one: &Applying<'_>) -> String {
     let ruling = one.ruling;
     let said = match (ruling.status().allowed(), ruling.source()) {
         (true, _) => "allowed".to_owned(),
-        (false, Source::TooCostly) => "denied: more than there ever is".to_owned(),
+        (false, Source::TooCostly) => "denied: the cost is above the limit".to_owned(),
         (false, Source::ZeroLimit) if ruling.limit().is_some_and(|limit| limit.amount() == 0) => {
             "denied: the limit is zero".to_owned()
         }
@@ -110,9 +110,9 @@ fn answer(verdict: &Verdict) -> String {
         return match verdict.rulings() {
             [] => "allowed: no policy applies".to_owned(),
             rulings if rulings.iter().all(|ruling| ruling.mode() == Mode::Shadow) => {
-                "allowed: what applies only watches".to_owned()
+                "allowed: only shadow policies apply".to_owned()
             }
-            _ => "allowed: nothing limits it".to_owned(),
+            _ => "allowed: unlimited".to_owned(),
         };
     };
     let (name, status) = (sanitize::text(binding.policy().name()), binding.status());

@@ -1,4 +1,4 @@
-//! `verify --recipes`: how the report on the wrong recipes is shown.
+//! `verify --recipes`: the report on the wrong recipes.
 
 use std::io::{self, Write};
 
@@ -12,7 +12,7 @@ pub(crate) fn write(report: &Report, out: &mut impl Write) -> io::Result<()> {
     let color = Color::for_stdout();
     writeln!(out, "{}", color.title(&format!("recipes: {} of {} caught", report.caught, report.of)))?;
     let version = sanitize::text(&report.version);
-    let setting = format!("{version}; each recipe, and ours under the same calls, before the same judge");
+    let setting = format!("{version}; each recipe, and ours, under the same calls and checks");
     writeln!(out, "{}\n", color.faint(&setting))?;
     let mut rows = Table::default();
     for trial in &report.recipes {
@@ -21,22 +21,24 @@ pub(crate) fn write(report: &Report, out: &mut impl Write) -> io::Result<()> {
             (false, true) => "NOT CAUGHT",
             (false, false) => "OURS FAILED",
         };
-        rows.row(vec![
-            Cell::word(trial.recipe),
-            Cell::word(trial.name),
-            Cell::figure(worst(&trial.wrong)).good_if(trial.wrong.violations == 0),
-            Cell::fault(trial.wrong.wrongly_denied as u64),
-            Cell::fault(trial.wrong.orphans),
-            Cell::figure(worst(&trial.ours)).good_if(trial.ours_exact),
-            Cell::word(verdict).good_if(trial.caught),
-        ]);
-        rows.note(&format!("      {}", trial.flaw));
+        let name = format!("{:<2}  {}", trial.recipe, trial.name);
+        rows.row(vec![Cell::word(name), Cell::word(verdict).good_if(trial.caught)]);
+        rows.note(trial.flaw);
+        let Evidence { wrongly_denied, orphans, .. } = &trial.wrong;
+        rows.note(&format!(
+            "admitted {}, denied wrongly {}, orphans {}; ours admitted {}",
+            worst(&trial.wrong),
+            thousands(*wrongly_denied as u64),
+            thousands(*orphans),
+            worst(&trial.ours)
+        ));
     }
-    rows.write(out, &["", "recipe", "admitted", "denied wrongly", "orphans", "ours", "verdict"], color)?;
+    rows.write(out, &["    recipe", "verdict"], color)?;
     writeln!(
         out,
-        "admitted: units in the worst span, of the most the limit allows there. denied wrongly: calls refused\n\
-         although there was room. orphans: keys that would never expire. Ours had none of these."
+        "admitted: units in the worst span, of the most that the limit allows there.\n\
+         denied wrongly: calls denied although the limit allowed them.\n\
+         orphans: keys that would never expire. Ours had none of these."
     )?;
     for trial in report.recipes.iter().filter(|trial| !trial.ours_exact) {
         writeln!(out, "{} {}: {}", color.bad("ours under"), trial.recipe, sanitize::text(&trial.ours.fault()))?;

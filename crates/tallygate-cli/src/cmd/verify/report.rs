@@ -1,9 +1,9 @@
-//! What `verify` prints: a row for each scenario, and what is wrong in words.
+//! What `verify` prints: a row for each scenario, and what is wrong.
 
 use std::io::Write;
 use std::time::Duration;
 
-use serde_json::{Value, json};
+use serde::Serialize;
 use tallygate_http::sanitize;
 use tallygate_redis::{ServerReport, StoreUrl};
 
@@ -19,12 +19,54 @@ pub(crate) struct Report<'a> {
     args: &'a Args,
     servers: &'a [ServerReport],
     trials: &'a [(Scenario, Finding)],
-    /// What was found about all scenarios together.
+    /// The findings of all scenarios together.
     pub(crate) total: Finding,
 }
 
-const HEADINGS: [&str; 10] =
-    ["algorithm", "limit", "decisions", "admitted", "bound", "worst span", "per s", "wrong", "orphans", "verdict"];
+const HEADINGS: [&str; 6] = ["algorithm", "decisions", "per s", "wrong", "orphans", "verdict"];
+
+#[derive(Serialize)]
+struct Json<'a> {
+    holds: bool,
+    clients: usize,
+    processes: usize,
+    servers: Vec<Server<'a>>,
+    scenes: Vec<Scene<'a>>,
+}
+
+#[derive(Serialize)]
+struct Server<'a> {
+    address: &'a str,
+    version: &'a str,
+    warning: Option<&'a str>,
+}
+
+#[derive(Serialize)]
+struct Scene<'a> {
+    name: &'a str,
+    limits: Vec<String>,
+    decisions: u64,
+    admitted: u64,
+    admitted_units: u64,
+    tightest: Option<Tightest>,
+    per_second: u64,
+    violations: u64,
+    mismatches: u64,
+    orphans: Option<u64>,
+    unknown: u64,
+    failed: u64,
+    first_fault: Option<&'a str>,
+    holds: bool,
+}
+
+/// The span that came nearest to its bound.
+#[derive(Serialize)]
+struct Tightest {
+    admitted: u64,
+    bound: u64,
+    from_us: u64,
+    to_us: u64,
+}
 
 impl<'a> Report<'a> {
     pub(crate) fn new(args: &'a Args, servers: &'a [ServerReport], trials: &'a [(Scenario, Finding)]) -> Self {
@@ -43,6 +85,7 @@ impl<'a> Report<'a> {
         let mut rows = Table::default();
         for (scenario, finding) in self.trials {
             rows.row(row(scenario, finding));
+            rows.note(&numbers(scenario, finding));
         }
         rows.write(out, &HEADINGS, color)?;
         self.write_faults(out, color)?;
@@ -71,11 +114,11 @@ impl<'a> Report<'a> {
         };
         match self.args.store.url() {
             Some(_) => format!("{version}{processes} processes of {clients} clients"),
-            None => format!("{} threads, paced so that every answer can be kept", clients * processes),
+            None => format!("{} threads, paced so that every answer fits in memory", clients * processes),
         }
     }
 
-    /// The first of each kind, with what may have caused it.
+    /// How many of each kind, and the first of them.
     fn write_faults(&self, out: &mut impl Write, color: Color) -> anyhow::Result<()> {
         for (scenario, finding) in self.trials {
             if finding.holds() {
@@ -98,11 +141,14 @@ impl<'a> Report<'a> {
     }
 
     fn write_notes(&self, out: &mut impl Write, color: Color) -> anyhow::Result<()> {
-        let mut note = |text: &str| writeln!(out, "{} {}", color.faint("note:"), sanitize::text(text));
+        let mut note = |text: &str| {
+            let text = table::wrap(&sanitize::text(text), "      ");
+            writeln!(out, "{} {}", color.faint("note:"), text.trim_start())
+        };
         let Finding { unknown, failed, failure, not_audited, .. } = &self.total;
         if *unknown > 0 {
             let calls = table::count(*unknown, "call");
-            note(&format!("{calls} may have been charged or not: their keys were held against the bound only"))?;
+            note(&format!("{calls} may have been charged or not: for their keys only the bound was checked"))?;
         }
         if let Some(failure) = failure {
             let calls = table::count(*failed, "call");
@@ -123,74 +169,67 @@ impl<'a> Report<'a> {
             return Ok(());
         }
         if self.total.holds() {
-            let no_end = match self.total.audited {
-                None | Some((0, _)) => String::new(),
-                Some((keys, _)) => format!("; every one of {} has an end", table::count(keys, "key")),
-            };
             let all = table::count(decisions, "decision");
-            writeln!(out, "{} {all}, no span above its bound, no answer wrong{no_end}", color.good("holds:"))?;
+            writeln!(out, "{} {all}, no span above its bound, no wrong answer", color.good("holds:"))?;
+            if let Some((keys @ 1.., _)) = self.total.audited {
+                writeln!(out, "       all of {} have a TTL", table::count(keys, "key"))?;
+            }
         } else {
             let broken = color.bad("broken:");
             writeln!(
                 out,
-                "{broken} the store lost, changed or miscounted states while it was watched\n\
-                 Look for evictions, FLUSHALL, DEL, a failover or a clock that was set back in these seconds."
+                "{broken} the store lost, changed or miscounted states during the run\n\
+                 Look for evictions, FLUSHALL, DEL, a failover or a clock that was set back."
             )?;
         }
         Ok(())
     }
 
-    fn to_json(&self) -> Value {
-        let scenario = |(scenario, finding): &(Scenario, Finding)| {
-            let tightest = finding.tightest.map(|span| {
-                json!({
-                    "admitted": span.admitted,
-                    "bound": span.allowed,
-                    "from_us": span.from.as_micros(),
-                    "to_us": span.to.as_micros(),
-                })
-            });
-            json!({
-                "name": scenario.slug,
-                "limits": scenario.limits.iter().map(ToString::to_string).collect::<Vec<_>>(),
-                "decisions": finding.decisions,
-                "admitted": finding.admitted,
-                "admitted_units": finding.units,
-                "tightest": tightest,
-                "per_second": per_second(finding),
-                "violations": finding.violations,
-                "mismatches": finding.mismatches,
-                "orphans": finding.orphans(),
-                "unknown": finding.unknown,
-                "failed": finding.failed,
-                "first_fault": finding.example,
-                "holds": finding.holds() && finding.decisions > 0,
-            })
+    fn to_json(&self) -> Json<'_> {
+        let server = |server: &'a ServerReport| Server {
+            address: &server.address,
+            version: &server.version,
+            warning: server.warning.as_deref(),
         };
-        let server = |server: &ServerReport| json!({ "address": server.address, "version": server.version, "warning": server.warning });
-        json!({
-            "holds": self.trials.iter().all(|(_, finding)| finding.holds() && finding.decisions > 0),
-            "clients": self.args.clients,
-            "processes": self.args.processes,
-            "servers": self.servers.iter().map(server).collect::<Value>(),
-            "scenes": self.trials.iter().map(scenario).collect::<Value>(),
-        })
+        Json {
+            holds: self.trials.iter().all(|(_, finding)| finding.holds() && finding.decisions > 0),
+            clients: self.args.clients,
+            processes: self.args.processes,
+            servers: self.servers.iter().map(server).collect(),
+            scenes: self.trials.iter().map(|(scenario, finding)| scene(scenario, finding)).collect(),
+        }
+    }
+}
+
+fn scene<'a>(scenario: &'a Scenario, finding: &'a Finding) -> Scene<'a> {
+    let tightest = finding.tightest.map(|span| Tightest {
+        admitted: span.admitted,
+        bound: span.allowed,
+        from_us: span.from.as_micros(),
+        to_us: span.to.as_micros(),
+    });
+    Scene {
+        name: scenario.slug,
+        limits: scenario.limits.iter().map(ToString::to_string).collect(),
+        decisions: finding.decisions,
+        admitted: finding.admitted,
+        admitted_units: finding.units,
+        tightest,
+        per_second: per_second(finding),
+        violations: finding.violations,
+        mismatches: finding.mismatches,
+        orphans: finding.orphans(),
+        unknown: finding.unknown,
+        failed: finding.failed,
+        first_fault: finding.example.as_deref(),
+        holds: finding.holds() && finding.decisions > 0,
     }
 }
 
 fn row(scenario: &Scenario, finding: &Finding) -> Vec<Cell> {
-    let bound = finding.tightest.map_or("-".to_owned(), |span| span.allowed.to_string());
-    let worst = finding.tightest.map_or("-".to_owned(), |span| {
-        let lasted = Duration::from_micros(span.to.as_micros() - span.from.as_micros());
-        format!("{} in {}", span.admitted, duration::render(lasted))
-    });
     vec![
         Cell::word(scenario.title()),
-        Cell::word(scenario.written()),
         Cell::number(finding.decisions),
-        Cell::number(finding.admitted),
-        Cell::figure(bound),
-        Cell::figure(worst).good_if(finding.violations == 0),
         Cell::number(per_second(finding)),
         Cell::fault(finding.mismatches),
         finding.orphans().map_or_else(|| Cell::figure("-"), Cell::fault),
@@ -200,6 +239,16 @@ fn row(scenario: &Scenario, finding: &Finding) -> Vec<Cell> {
             (false, _) => Cell::word("BROKEN").good_if(false),
         },
     ]
+}
+
+/// The limit, and how near the calls came to it.
+fn numbers(scenario: &Scenario, finding: &Finding) -> String {
+    let worst = finding.tightest.map(|span| {
+        let lasted = Duration::from_micros(span.to.as_micros() - span.from.as_micros());
+        format!(", worst span {} of {} in {}", span.admitted, span.allowed, duration::render(lasted))
+    });
+    let admitted = table::thousands(finding.admitted);
+    format!("{}: {admitted} admitted{}", scenario.written(), worst.unwrap_or_default())
 }
 
 fn per_second(finding: &Finding) -> u64 {

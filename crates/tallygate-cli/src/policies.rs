@@ -34,7 +34,7 @@ pub(crate) fn text(finding: &Finding) -> String {
     // What comes from a file or its name must not start a line of its own.
     let Finding { file, message, help, .. } = finding;
     let (file, message, help) = (sanitize::text(file), sanitize::text(message), help.as_deref().map(sanitize::text));
-    Finding { file, message, help, ..*finding }.to_string()
+    format!("{:#}", Finding { file, message, help, ..*finding })
 }
 
 /// Pairs of name and text, all of them together one configuration.

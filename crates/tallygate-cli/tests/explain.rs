@@ -74,7 +74,7 @@ fn the_json_object_keeps_its_contract() {
     assert_eq!(explained["descriptors"], json!([[{ "key": "user", "value": "42" }]]));
     assert_eq!((&explained["domain"], &explained["cost"]), (&json!("default"), &json!(3)));
     let mut first = explained["policies"][0].clone();
-    let because = first.as_object_mut().unwrap().shift_remove("because").unwrap();
+    let because = first.as_object_mut().unwrap().remove("because").unwrap();
     assert!(because.as_str().unwrap().contains("user=42"), "{because}");
     assert_eq!(
         first,
@@ -98,7 +98,7 @@ fn the_json_object_keeps_its_contract() {
 fn every_format_is_explained() {
     let edge = |more: &[&str]| explain_json(&[&["--domain", "edge"], more].concat());
     let posts = edge(&["--descriptor", "method=POST,user=42"]);
-    assert_eq!(applying(&posts), ["method_POST.user"]);
+    assert_eq!(applying(&posts), ["writes"]);
     let uploads = ["--descriptor", "method=POST,user=42", "--descriptor", r"route=/upload/a\,b,user=42"];
     let uploads = edge(&uploads);
     assert_eq!(applying(&uploads), ["route_/upload/*.user"], "it replaces the other");

@@ -105,13 +105,17 @@ policies:
 #[test]
 fn all_arguments_make_one_configuration() {
     let policy = "policies: [{ name: a, partition: [user], limit: 5/min }]";
-    let folder = folder(&[("one.yaml", policy), ("two.yml", policy), ("three.yaml", "domain: edge\ndescriptors: []")]);
+    let folder = folder(&[
+        ("one.yaml", policy),
+        ("two.yml", policy),
+        ("three.yaml", "domain: edge\ndescriptors: [{ key: a, rate_limit: { unlimited: true } }]"),
+    ]);
     let path = |name: &str| folder.path().join(name);
     let together = |names: &[&str]| {
         let paths = names.iter().map(|name| path(name).into_os_string());
         run([OsStr::new("validate").to_owned()].into_iter().chain(paths))
     };
-    assert_eq!(together(&["one.yaml", "three.yaml"]).stdout, "1 policy in 2 domains\n");
+    assert_eq!(together(&["one.yaml", "three.yaml"]).stdout, "2 policies in 2 domains\n");
     let twice = together(&["one.yaml", "two.yml"]);
     assert_eq!(twice.code, 1);
     let second = path("two.yml").display().to_string();
@@ -218,7 +222,8 @@ fn a_password_in_a_file_is_never_printed() {
 fn the_schema_is_the_one_that_files_are_held_against() {
     let printed = run(["schema"]);
     assert_eq!((printed.code, printed.stderr.as_str()), (0, ""));
-    assert_eq!(json_of(&printed), tallygate_config::schema());
+    json_of(&printed);
+    assert_eq!(printed.stdout, tallygate_config::schema());
     assert!(printed.stdout.lines().count() > 20, "people read it too");
     assert!(run(["schema", "--help"]).stdout.contains("# yaml-language-server: $schema="));
 }

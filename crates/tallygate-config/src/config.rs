@@ -1,13 +1,13 @@
-//! All files together: which format each is in, and what may stand side by side.
+//! All files together: the format of each, and which may be combined.
 
 use std::collections::HashMap;
 use std::fmt;
 use std::path::Path;
 
-use tallygate::{Domain, Matcher, Policy, PolicySet, Rule, Rules};
+use tallygate::{Descriptor, Domain, Matcher, Mode, Policy, PolicySet, Rule, Rules};
 
 use crate::envoy::{self, Tree};
-use crate::finding::{Finding, Findings, Place, Report};
+use crate::finding::{Finding, Findings, Place, Report, Severity};
 use crate::limitador::{self, LimitadorRules};
 use crate::node::{self, Kind, Node};
 use crate::own;
@@ -15,19 +15,33 @@ use crate::source;
 
 const MAX_POLICIES: usize = 10_000;
 
-/// What files say: where states are kept, and the policies.
+/// The content of policy files.
 pub struct Config {
-    /// The store: `memory`, or the URL of Redis or Valkey. It may hold a password.
+    /// The store: `memory`, or the URL of Redis or Valkey. It may contain a password.
     pub store: Option<String>,
     /// The policies.
     pub policies: PolicySet,
-    /// What is worth a look.
+    /// What is accepted, but probably not what was meant.
     pub warnings: Vec<Finding>,
+    store_at: Option<Place>,
+    example: Option<Example>,
+}
+
+/// A call that falls under a policy.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Example {
+    /// The domain of the policy.
+    pub domain: String,
+    /// The name of the policy.
+    pub policy: String,
+    /// The descriptor of the call.
+    pub descriptor: Descriptor,
 }
 
 impl fmt::Debug for Config {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let store = self.store.as_ref().map(|_| "(hidden: it may hold a password)");
+        let store = self.store.as_ref().map(|_| "(hidden: it may contain a password)");
         let Self { policies, warnings, .. } = self;
         f.debug_struct("Config").field("store", &store).field("policies", policies).field("warnings", warnings).finish()
     }
@@ -39,7 +53,7 @@ impl Config {
         Self::from_texts(&source::read(path)?)
     }
 
-    /// Reads texts, each under the name that findings call it by.
+    /// Reads texts, each with the name that findings have for it.
     pub fn from_texts<N: AsRef<str>, T: AsRef<str>>(texts: &[(N, T)]) -> Result<Self, Findings> {
         let findings = Report::default();
         let mut draft = Draft::new(&findings);
@@ -50,11 +64,25 @@ impl Config {
         let warnings = findings.settle()?;
         let domains =
             domains.into_iter().map(|domain| Domain::new(domain.name, domain.policies, domain.matching.into_matcher()));
+        let examples: Vec<Vec<Descriptor>> = domains.iter().map(|domain| domain.examples.clone()).collect();
         let policies = PolicySet::new(domains.collect()).expect("names are checked where they are read");
-        Ok(Self { store: store.map(|(store, _)| store), policies, warnings })
+        let example = example(&policies, &examples);
+        let (store, store_at) = store.unzip();
+        Ok(Self { store, policies, warnings, store_at, example })
     }
 
-    /// What is served if nobody wrote a file: ten calls a minute for each `client`, in the domain `default`.
+    /// A call that falls under the first policy that can deny it, if one could be made up.
+    pub fn example(&self) -> Option<&Example> {
+        self.example.as_ref()
+    }
+
+    /// The finding that the store of the files cannot be used, with its place.
+    pub fn invalid_store(&self, message: &str) -> Finding {
+        let at = self.store_at.clone().unwrap_or_else(|| Place::whole("store"));
+        at.finding(Severity::Error, message)
+    }
+
+    /// The policies of a server without files: ten calls a minute for each `client`, in the domain `default`.
     pub fn built_in() -> Self {
         let texts = [("(built-in)", include_str!("built_in.yaml"))];
         Self::from_texts(&texts).expect("the built-in policies are read in every test run")
@@ -63,6 +91,25 @@ impl Config {
 
 #[derive(Debug)]
 pub(crate) struct Draft<'r> {
+/// The first made-up call that falls under its policy, preferably one that the policy can deny.
+fn example(policies: &PolicySet, examples: &[Vec<Descriptor>]) -> Option<Example> {
+    let all = policies.domains().iter().zip(examples).flat_map(|(domain, of_domain)| {
+        let matches = move |at: usize, call: &Descriptor| domain.matcher().find(&[call]).iter().any(|m| m.policy == at);
+        let pairs = domain.policies().iter().zip(of_domain).enumerate();
+        pairs.filter(move |(at, (_, call))| matches(*at, call)).map(move |(_, (policy, call))| (domain, policy, call))
+    });
+    let denies = |policy: &Policy| policy.limit().is_some() && policy.mode() == Mode::Enforce;
+    // Of a stable sort the first that denies comes first.
+    let (domain, policy, call) = all.min_by_key(|(_, policy, _)| !denies(policy))?;
+    let (domain, policy) = (domain.name().to_owned(), policy.name().to_owned());
+    Some(Example { domain, policy, descriptor: call.clone() })
+}
+
+/// A value that a pattern matches.
+pub(crate) fn fill_in(pattern: &str) -> String {
+    pattern.replace('*', "x")
+}
+
     pub findings: &'r Report,
     store: Option<(String, Place)>,
     domains: Vec<DomainDraft>,
@@ -77,10 +124,12 @@ pub(crate) struct DomainDraft {
     pub policies: Vec<Policy>,
     /// The names that are taken, and where.
     pub names: HashMap<String, Place>,
+    /// For each policy a descriptor that should fall under it.
+    pub examples: Vec<Descriptor>,
     pub matching: Matching,
 }
 
-/// How the policies of a domain are found: each format has its own way.
+/// How the policies of a domain are found, by format.
 #[derive(Debug)]
 pub(crate) enum Matching {
     Own(Vec<Rule>),
@@ -106,7 +155,7 @@ impl Matching {
     }
 }
 
-/// The name, or the name and a number, if it is taken.
+/// The name, with a number if it is taken.
 pub(crate) fn unused_name(name: &str, is_taken: impl Fn(&str) -> bool) -> String {
     let numbered = (2..).map(|number| format!("{name}#{number}"));
     let mut names = std::iter::once(name.to_owned()).chain(numbered);
@@ -120,18 +169,15 @@ impl<'r> Draft<'r> {
 
     fn read(&mut self, file: &str, text: &str) {
         let Some(node) = node::parse(file, text, self.findings) else { return };
-        let has = |node: &Node, names: &[&str]| match &node.kind {
-            Kind::Map(entries) => entries.iter().any(|(key, _)| key.scalar().is_some_and(|key| names.contains(&key))),
-            _ => false,
-        };
+        let has = |node: &Node, names: &[&str]| names.iter().any(|name| node.child(name).is_some());
         match &node.kind {
             Kind::Null => {
-                // Half-saved files are empty: taking one for "no limits" would switch everything off.
+                // A half-saved file is empty: reading it as "no limits" would turn all limits off.
                 self.findings.error(&node.at, "the file is empty").help("write `policies: []` if that is meant");
             }
             Kind::List(items) if items.iter().any(|item| has(item, &["namespace"])) => limitador::read(items, self),
             Kind::List(_) => {
-                let message = "a list at the top is limitador's format, and no item here has a `namespace`";
+                let message = "a list at the top level is limitador's format, but no item has a `namespace`";
                 self.findings.error(&node.at, message).help("put our own policies under `policies:`");
             }
             _ if has(&node, &["policies", "store"]) => own::read(&node, self),
@@ -140,11 +186,11 @@ impl<'r> Draft<'r> {
         }
     }
 
-    /// Where the states are kept: one place for all files.
+    /// The store, which must be the same in all files.
     pub fn set_store(&mut self, node: &Node) {
         let Some((store, at)) = node.text("`store`", self.findings) else { return };
         match &self.store {
-            // The values are not shown: they may hold passwords.
+            // The values may contain passwords, so they are not shown.
             Some((other, first)) if other != store => {
                 let message = format!("`store` differs from the one at {first}");
                 self.findings.error(at, message).help("name the store in one file only");
@@ -157,20 +203,27 @@ impl<'r> Draft<'r> {
         }
     }
 
-    /// The domain of this name, new if there was none; `None` if it is there in another format.
+    /// The domain of this name, created if needed; `None` if it exists in another format.
     pub fn domain(&mut self, name: &str, at: &Place, empty: Matching) -> Option<&mut DomainDraft> {
         let next = self.domains.len();
         let place = *self.places.entry(name.to_owned()).or_insert(next);
         if place == next {
             let (name, at) = (name.to_owned(), at.clone());
-            // What a request brings along has a policy of its own in every domain.
+            // Limits that a request carries have a policy of their own in every domain.
             let names = HashMap::from([(Domain::REQUESTED.to_owned(), at.clone())]);
-            self.domains.push(DomainDraft { name, at, policies: Vec::new(), names, matching: empty });
+            self.domains.push(DomainDraft {
+                name,
+                at,
+                policies: Vec::new(),
+                examples: Vec::new(),
+                names,
+                matching: empty,
+            });
         } else if self.domains[place].matching.format() != empty.format() {
             let other = &self.domains[place];
             let (format, first) = (other.matching.format(), &other.at);
-            let message = format!("domain `{}` is already there in {format}'s format, at {first}", name.escape_debug());
-            self.findings.error(at, message).help("one domain, one format: rename one or rewrite it");
+            let message = format!("domain `{name}` already exists in {format}'s format, at {first}");
+            self.findings.error(at, message).help("a domain has one format: rename one of them, or rewrite it");
             return None;
         }
         Some(&mut self.domains[place])
@@ -180,12 +233,12 @@ impl<'r> Draft<'r> {
         self.places.get(name).map(|&place| &self.domains[place].at)
     }
 
-    /// Whether there is room for one policy more; says so once if not.
+    /// Whether another policy is allowed; reports once that there are too many.
     pub fn has_room(&mut self, at: &Place) -> bool {
         self.policies += 1;
         if self.policies == MAX_POLICIES + 1 {
             let mut finding = self.findings.error(at, format!("there are more than {MAX_POLICIES} policies"));
-            finding.help("one policy with `partition` counts any number of callers apart");
+            finding.help("one policy with `partition` counts any number of callers separately");
         }
         self.policies <= MAX_POLICIES
     }

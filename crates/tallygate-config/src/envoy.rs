@@ -1,14 +1,14 @@
-//! The format of envoyproxy/ratelimit: a domain, and a tree of descriptors with limits on it.
+//! The format of envoyproxy/ratelimit: a domain, and a tree of descriptors with limits.
 
 mod tree;
 
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
-use serde_json::Value;
-use tallygate::{Algorithm, Excess, Limit, Mode, Policy, nearest};
+use serde::ser::{Serialize, SerializeMap, Serializer};
+use tallygate::{Algorithm, Descriptor, Excess, Limit, Mode, Policy, nearest};
 
-use crate::config::{Draft, Matching, unused_name};
+use crate::config::{Draft, Matching, fill_in, unused_name};
 use crate::fields::{Fields, Names, suggestion};
 use crate::finding::{Place, Report};
 use crate::node::{Kind, Node};
@@ -30,11 +30,11 @@ const DESCRIPTOR: Names = &[
 ];
 const RATE_LIMIT: Names = &["unit", "requests_per_unit", "unlimited", "name", "replaces"];
 const REPLACES: Names = &["name"];
-/// Every key of the format, wherever it belongs.
+/// Every key of the format.
 const KEYS: [Names; 4] = [TOP, DESCRIPTOR, RATE_LIMIT, REPLACES];
 
 const DAY: u64 = 86_400;
-/// Months and years are as long as the reference takes them to be.
+/// Months and years have the length they have in the reference implementation.
 const UNITS: [(&str, u64); 7] = [
     ("second", 1),
     ("minute", 60),
@@ -50,34 +50,60 @@ pub(crate) fn read(file: &Node, draft: &mut Draft<'_>) {
     let Some(top) = fields(file, "the file", TOP, findings) else { return };
     let Some((domain, at)) = top.need_text("domain", "edge") else { return };
     if let Some(first) = draft.has_domain(domain) {
-        let message = format!("domain `{}` is already there, at {first}", domain.escape_debug());
-        findings.error(at, message).help("join the two files, or rename one domain");
+        let message = format!("domain `{domain}` already exists, at {first}");
+        findings.error(at, message).help("merge the two files, or rename one domain");
         return;
     }
     let names = HashSet::from([tallygate::Domain::REQUESTED.to_owned()]);
-    let mut reading = Reading { domain, draft, findings, policies: Vec::new(), names, told_of_metrics: false };
+    let (descriptors, errors) = (top.list("descriptors"), findings.errors());
+    let mut rule_names = HashMap::new();
+    count_names(descriptors, &mut rule_names);
+    let mut reading = Reading {
+        domain,
+        draft,
+        findings,
+        policies: Vec::new(),
+        examples: Vec::new(),
+        names,
+        rule_names,
+        metrics_reported: false,
+    };
     let mut root = Branch::default();
-    reading.descriptors(top.list("descriptors"), "", &mut root);
-    let policies = reading.policies;
+    reading.descriptors(descriptors, "", &Descriptor::new(), &mut root);
+    let Reading { policies, examples, .. } = reading;
+    if policies.is_empty() && findings.errors() == errors {
+        findings.warn(top.at, "there are no limits here: nothing is limited");
+    }
     let tree = Tree::new(root, policies.iter().map(|policy| policy.name().to_owned()).collect());
     for name in tree.replaced_by_none() {
-        let message = format!("a rule replaces `{}`, and no rule of the domain has that name", name.escape_debug());
-        findings.warn(at, message);
+        findings.warn(at, format!("a rule replaces `{name}`, but no rule of the domain has that name"));
     }
     if let Some(domain) = draft.domain(domain, at, Matching::Envoy(tree)) {
-        domain.policies = policies;
+        (domain.policies, domain.examples) = (policies, examples);
     }
 }
 
-/// A key that belongs elsewhere is passed over by the reference, so it only warns; a key of no meaning is an error there
-/// too.
+/// How many rules have each `name`.
+fn count_names(nodes: &[Node], names: &mut HashMap<String, usize>) {
+    for node in nodes {
+        if let Some(name) = node.child("rate_limit").and_then(|limit| limit.child("name")).and_then(Node::scalar) {
+            *names.entry(name.to_owned()).or_default() += 1;
+        }
+        if let Some(Kind::List(below)) = node.child("descriptors").map(|below| &below.kind) {
+            count_names(below, names);
+        }
+    }
+}
+
+/// A known key in the wrong place is ignored by the reference implementation, so it is a warning; an unknown key is an
+/// error there too.
 fn fields<'n>(node: &'n Node, what: &'static str, known: Names, findings: &'n Report) -> Option<Fields<'n>> {
     let fields = Fields::open(node, what, known, findings)?;
     let all = KEYS.concat();
     for (key, _) in fields.unknown() {
         match key.scalar() {
             Some(word) if all.contains(&word) => {
-                findings.warn(&key.at, format!("`{word}` has no meaning in {what} and is passed over"));
+                findings.warn(&key.at, format!("`{word}` has no meaning in {what} and is ignored"));
             }
             word => {
                 let near = |known| word.is_some_and(|word| nearest(word, known).is_some());
@@ -94,13 +120,17 @@ struct Reading<'d, 'r> {
     draft: &'d mut Draft<'r>,
     findings: &'r Report,
     policies: Vec<Policy>,
+    /// For each policy a descriptor that leads to it.
+    examples: Vec<Descriptor>,
     names: HashSet<String>,
-    told_of_metrics: bool,
+    /// How many rules have each `name`.
+    rule_names: HashMap<String, usize>,
+    metrics_reported: bool,
 }
 
 impl Reading<'_, '_> {
-    /// `path` is that of the rules above, each with a `.` after it.
-    fn descriptors(&mut self, nodes: &[Node], path: &str, into: &mut Branch) {
+    /// `path` is that of the rules above, each with a `.` after it; `above` is a descriptor that leads to them.
+    fn descriptors(&mut self, nodes: &[Node], path: &str, above: &Descriptor, into: &mut Branch) {
         let mut seen: HashMap<String, &Place> = HashMap::new();
         for node in nodes {
             let Some(fields) = fields(node, "a descriptor", DESCRIPTOR, self.findings) else { continue };
@@ -109,35 +139,33 @@ impl Reading<'_, '_> {
             let own = value.map_or_else(|| key.to_owned(), |value| format!("{key}_{value}"));
             let full = format!("{path}{own}");
             if let Some(first) = seen.get(&own) {
-                let message = format!("`{}` is already there, at {first}", full.escape_debug());
-                let mut finding = self.findings.error(fields.at, message);
-                finding.help("a key and its value stand once in a list: join the two");
+                let mut finding = self.findings.error(fields.at, format!("`{full}` already exists, at {first}"));
+                finding.help("a list has each key and value once: merge the two");
                 continue;
             }
             let mut branch = Branch::default();
             if let Some(at) = fields.flag("share_threshold") {
                 if !own.contains('*') {
                     let mut finding = self.findings.error(at, "`share_threshold` needs a `*` in the value");
-                    finding.help("values that are equal share their count anyway");
+                    finding.help("equal values always share their count");
                 }
                 branch.shared = true;
             }
-            branch.leaf = self.leaf(fields, &full);
-            self.descriptors(fields.list("descriptors"), &format!("{full}."), &mut branch);
+            let example = above.clone().with(key, value.map_or_else(|| "me".to_owned(), fill_in));
+            branch.leaf = self.leaf(fields, &full, &example);
+            self.descriptors(fields.list("descriptors"), &format!("{full}."), &example, &mut branch);
             seen.insert(own.clone(), fields.at);
             into.add(own, branch);
         }
     }
 
-    fn leaf(&mut self, fields: Fields<'_>, path: &str) -> Option<Leaf> {
+    fn leaf(&mut self, fields: Fields<'_>, path: &str, example: &Descriptor) -> Option<Leaf> {
         let mode = self.mode(fields);
         for flag in ["detailed_metric", "value_to_metric"] {
             if let Some(at) = fields.flag(flag)
-                && !std::mem::replace(&mut self.told_of_metrics, true)
+                && !std::mem::replace(&mut self.metrics_reported, true)
             {
-                let message =
-                    format!("`{flag}` is passed over: values of requests never become labels of metrics here");
-                self.findings.warn(at, message);
+                self.findings.warn(at, format!("`{flag}` is ignored: values of requests never become metric labels"));
             }
         }
         let metadata = fields.get("metadata").and_then(|node| self.metadata(node));
@@ -150,11 +178,14 @@ impl Reading<'_, '_> {
             return None;
         }
         let unlimited = limit.is_none();
-        // `a.b` is written alike for one key and for two.
-        let name_of_policy = unused_name(path, |name| self.names.contains(name));
+        // Several rules may share a `name`, to be replaced together: then their paths tell them apart. The paths of one
+        // key `a.b`, and of `b` below `a`, are the same.
+        let name_of_policy = name.filter(|name| self.rule_names.get(*name) == Some(&1)).unwrap_or(path);
+        let name_of_policy = unused_name(name_of_policy, |name| self.names.contains(name));
         self.names.insert(name_of_policy.clone());
         let policy = Policy::new(name_of_policy, self.domain, limit).expect("neither name is empty");
         self.policies.push(policy.with_mode(mode).with_excess(Excess::Drain).with_metadata(metadata));
+        self.examples.push(example.clone());
         let policy = self.policies.len() - 1;
         Some(Leaf { policy, name: name.map(str::to_owned), replaces, unlimited })
     }
@@ -162,7 +193,7 @@ impl Reading<'_, '_> {
     fn mode(&mut self, fields: Fields<'_>) -> Mode {
         let (shadow, quota) = (fields.flag("shadow_mode"), fields.flag("quota_mode"));
         if let (Some(_), Some(at)) = (shadow, quota) {
-            let message = "`shadow_mode` and `quota_mode` together: it never refuses, and is not counted as a quota";
+            let message = "both `shadow_mode` and `quota_mode`: the rule never refuses, and does not count as a quota";
             self.findings.warn(at, message);
         }
         match (shadow, quota) {
@@ -178,11 +209,11 @@ impl Reading<'_, '_> {
             self.findings.error(&node.at, message);
             return None;
         };
-        (!entries.is_empty()).then(|| json(node).to_string())
+        (!entries.is_empty()).then(|| serde_json::to_string(&Json(node)).expect("it has no keys but strings"))
     }
 }
 
-/// The limit of a rule, `Some(None)` for none at all; `None` if it makes no sense.
+/// The limit of a rule, `Some(None)` for `unlimited`; `None` if it is invalid.
 fn limit(fields: Fields<'_>) -> Option<Option<Limit>> {
     let findings = fields.findings;
     let unit = fields.text("unit");
@@ -195,20 +226,20 @@ fn limit(fields: Fields<'_>) -> Option<Option<Limit>> {
     let requests = fields.number("requests_per_unit");
     let absent = fields.get("requests_per_unit").is_none();
     if absent && !fields.is_mistyped("requests_per_unit") {
-        findings.warn(fields.at, "there is no `requests_per_unit`: nothing is allowed, as with 0");
+        findings.warn(fields.at, "there is no `requests_per_unit`: every call is denied, as with 0");
     }
     fields.need("unit", "minute")?;
     let (unit, unit_at) = unit?;
     let Some((_, seconds)) = UNITS.iter().find(|(name, _)| name.eq_ignore_ascii_case(unit)) else {
         let help = suggestion(&unit.to_ascii_lowercase(), &UNITS.map(|(name, _)| name), "use one of");
-        findings.error(unit_at, format!("`{}` is no unit", unit.escape_debug())).help(help);
+        findings.error(unit_at, format!("unknown unit `{unit}`")).help(help);
         return None;
     };
     let (amount, at) = if absent { (0, fields.at) } else { requests? };
     match Limit::builder(amount, Duration::from_secs(*seconds)).algorithm(Algorithm::FixedWindow).build() {
         Ok(limit) => Some(Some(limit)),
         Err(error) => {
-            findings.error(at, error.to_string()).help("if no limit is meant, write `unlimited: true` without a unit");
+            findings.error(at, error.to_string()).help("for no limit, write `unlimited: true` without a unit");
             None
         }
     }
@@ -224,7 +255,7 @@ fn replaces(fields: Fields<'_>, own: Option<&str>) -> Vec<String> {
                 findings.error(entry.at, "an entry of `replaces` needs the `name` of a rule");
             }
             Some((name, at)) if Some(name) == own => {
-                findings.error(at, format!("`{}` cannot replace itself", name.escape_debug()));
+                findings.error(at, format!("`{name}` cannot replace itself"));
             }
             Some((name, _)) => replaced.push(name.to_owned()),
         }
@@ -232,19 +263,30 @@ fn replaces(fields: Fields<'_>, own: Option<&str>) -> Vec<String> {
     replaced
 }
 
-fn json(node: &Node) -> Value {
-    match &node.kind {
-        Kind::Null => Value::Null,
-        Kind::Text(text) => Value::String(text.clone()),
-        Kind::Bare(text) => match text.to_ascii_lowercase().as_str() {
-            "true" | "yes" | "on" | "y" => Value::Bool(true),
-            "false" | "no" | "off" | "n" => Value::Bool(false),
-            number => serde_json::from_str(number).unwrap_or_else(|_| Value::String(text.clone())),
-        },
-        Kind::List(items) => Value::Array(items.iter().map(json).collect()),
-        Kind::Map(entries) => {
-            let named = entries.iter().map(|(key, value)| (key.scalar().unwrap_or_default().to_owned(), json(value)));
-            Value::Object(named.collect())
+/// A node as JSON, with the fields in the order in which they are written.
+struct Json<'n>(&'n Node);
+
+impl Serialize for Json<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match &self.0.kind {
+            Kind::Null => serializer.serialize_unit(),
+            Kind::Text(text) => serializer.serialize_str(text),
+            Kind::Bare(text) => match text.to_ascii_lowercase().as_str() {
+                "true" | "yes" | "on" | "y" => serializer.serialize_bool(true),
+                "false" | "no" | "off" | "n" => serializer.serialize_bool(false),
+                number => match serde_json::from_str::<serde_json::Number>(number) {
+                    Ok(number) => number.serialize(serializer),
+                    Err(_) => serializer.serialize_str(text),
+                },
+            },
+            Kind::List(items) => serializer.collect_seq(items.iter().map(Json)),
+            Kind::Map(entries) => {
+                let mut map = serializer.serialize_map(Some(entries.len()))?;
+                for (key, value) in entries {
+                    map.serialize_entry(key.scalar().unwrap_or_default(), &Json(value))?;
+                }
+                map.end()
+            }
         }
     }
 }

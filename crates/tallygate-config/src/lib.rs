@@ -1,7 +1,6 @@
 //! Policies from files: our own YAML, and those of envoyproxy/ratelimit and limitador as they are.
 //!
-//! Reading goes in two steps: what was written, with the place of every word, then what was meant. Whatever is wrong is
-//! told with file, line, column and what to do about it, all of it at once where the file can be read at all.
+//! Every mistake is reported with file, line, column and a remedy, all of them at once if the file is valid YAML.
 //!
 //! ```
 //! use tallygate_config::Config;
@@ -28,7 +27,7 @@ mod node;
 
 mod schema;
 
-pub use config::Config;
+pub use config::{Config, Example};
 pub use finding::{Finding, Findings, Severity};
 pub use schema::schema;
 pub use source::read;

@@ -47,29 +47,30 @@ pub(crate) fn read(items: &[Node], draft: &mut Draft<'_>) {
         let Some(domain) = draft.domain(one.namespace, one.at, empty) else { continue };
         let Matching::Limitador(rules) = &mut domain.matching else { continue };
         if let Some(first) = rules.identities.get(&identity) {
-            let message = format!("this is the limit at {first} once more: that one holds");
+            let message = format!("this limit repeats the one at {first}, which applies");
             findings.warn(one.at, message).help("drop one of them");
             continue;
         }
-        // A limit is known by what it is about; a name will do where no other limit has it.
+        // The identity names a limit, or its own name if no other limit has it.
         let alone = |name: &&str| bearers[&(one.namespace, *name)] == 1 && !domain.names.contains_key(*name);
         let name = match one.name {
             Some(name) if alone(&name) => name.to_owned(),
             Some(name) => format!("{name}: {identity}"),
             None => identity.clone(),
         };
-        // One limit may be named as another is described.
+        // The name of one limit may equal the identity of another.
         let name = unused_name(&name, |name| domain.names.contains_key(name));
         let policy = Policy::new(name.clone(), one.namespace, Some(one.limit)).expect("neither name is empty");
         domain.names.insert(name, one.at.clone());
         domain.policies.push(policy);
+        domain.examples.push(one.rule.example());
         rules.identities.insert(identity, one.at.clone());
         rules.rules.push(one.rule);
     }
 }
 
-/// What a limit is about: its window, whom it counts, and when. How much is no part of it, so that counts survive a
-/// changed `max_value`.
+/// The identity of a limit: its window, variables and conditions. `max_value` is not part of it, so that counts survive a
+/// changed one.
 fn identity(one: &Written<'_>) -> String {
     let variables: Vec<&str> = one.rule.variables.iter().map(|(source, _)| source.as_str()).collect();
     let conditions: Vec<&str> = one.rule.conditions.iter().map(|(source, _)| source.as_str()).collect();
@@ -106,17 +107,17 @@ fn numbers(fields: Fields<'_>) -> Option<Limit> {
         Ok(limit) => Some(limit),
         Err(error @ LimitError::TooLarge { .. }) => {
             let mut finding = findings.error(amount_at, error.to_string());
-            finding.help("if no limit is meant, drop the entry; if one is, use a shorter window");
+            finding.help("for no limit, drop the entry; otherwise use a shorter window");
             None
         }
         Err(_) => {
-            findings.error(seconds_at, format!("`seconds` is from 1 to 31536000, a year; not {seconds}"));
+            findings.error(seconds_at, format!("`seconds` must be from 1 to 31536000 (a year), not {seconds}"));
             None
         }
     }
 }
 
-/// The expressions of a field, sorted and each once, as their order has no meaning. `None` if one cannot be read.
+/// The expressions of a field, sorted and without duplicates: their order has no meaning. `None` if one is invalid.
 fn expressions<T>(
     fields: Fields<'_>,
     name: &'static str,
@@ -130,9 +131,8 @@ fn expressions<T>(
         match read(source) {
             Ok((expression, old)) => {
                 if old {
-                    let message = format!("`{}` is written as limitador 1 had it", source.escape_debug());
-                    let mut finding = findings.warn(at, message);
-                    finding.help("it is looked for in every descriptor; write `descriptors[0]['key']` to name one");
+                    let mut finding = findings.warn(at, format!("`{source}` is written as in limitador 1"));
+                    finding.help("it is searched in every descriptor; write `descriptors[0]['key']` to name one");
                 }
                 all.insert(source.to_owned(), expression);
             }
@@ -145,22 +145,22 @@ fn expressions<T>(
     complete.then(|| all.into_iter().collect())
 }
 
-/// What expressions can know of their limit.
-#[cfg_attr(not(feature = "cel"), expect(dead_code, reason = "only CEL can ask for it"))]
+/// What expressions can refer to of their limit.
+#[cfg_attr(not(feature = "cel"), expect(dead_code, reason = "only CEL can refer to it"))]
 struct About<'n> {
     name: Option<&'n str>,
     id: Option<&'n str>,
 }
 
 impl About<'_> {
-    /// The condition, and whether it is in the form of old.
+    /// The condition, and whether it is in the form of limitador 1.
     fn condition(&self, source: &str) -> Result<(Condition, bool), String> {
         let all = Comparison::read_all(source);
         let old = all.iter().flatten().any(|one| matches!(one.entry, Entry::Anywhere(_)));
         Ok((self.expression(source, all, "descriptors[0]['key'] == 'value'")?, old))
     }
 
-    /// The variable, and whether it is in the form of old.
+    /// The variable, and whether it is in the form of limitador 1.
     fn variable(&self, source: &str) -> Result<(Variable, bool), String> {
         let entry = Entry::read(source);
         let old = matches!(entry, Some(Entry::Anywhere(_)));
@@ -175,8 +175,8 @@ impl About<'_> {
 
     #[cfg(not(feature = "cel"))]
     fn expression<T>(&self, source: &str, plain: Option<T>, shape: &str) -> Result<Expression<T>, String> {
-        let source = source.escape_debug();
-        let message = || format!("`{source}` is more than `{shape}`: that takes a build with the feature `cel`");
+        let message =
+            || format!("`{source}` is not of the form `{shape}`: other CEL needs a build with the feature `cel`");
         plain.map(Expression::Plain).ok_or_else(message)
     }
 }

@@ -1,4 +1,4 @@
-//! What was written: YAML as a tree in which every node knows its place.
+//! YAML as a tree in which every node knows its place.
 
 use std::fmt;
 use std::sync::Arc;
@@ -10,9 +10,9 @@ use serde_saphyr::{Error, Location, Spanned};
 use crate::finding::{Place, Report};
 
 pub(crate) const MAX_BYTES: u64 = 1 << 20;
-/// How many nodes aliases may add: a bomb is refused, a few shared blocks are not.
+/// How many nodes aliases may add: enough for shared blocks, too few for an alias bomb.
 const MAX_REPLAYED: usize = 200_000;
-/// Deeper files are refused: they would be read by recursion.
+/// Deeper files are refused, because they are read by recursion.
 const MAX_DEPTH: usize = 64;
 
 #[derive(Debug, Clone)]
@@ -43,7 +43,7 @@ impl Node {
     pub fn text(&self, what: &str, findings: &Report) -> Option<(&str, &Place)> {
         let found = self.scalar();
         if found.is_none() {
-            findings.error(&self.at, format!("{what} must be a text, not {}", self.what()));
+            findings.error(&self.at, format!("{what} must be a string, not {}", self.what()));
         }
         Some((found?, &self.at))
     }
@@ -52,21 +52,30 @@ impl Node {
         match &self.kind {
             Kind::List(items) => items,
             _ => {
-                findings.error(&self.at, format!("{what} must be a list, not {}", self.what()));
+                let mut finding = findings.error(&self.at, format!("{what} must be a list, not {}", self.what()));
+                if matches!(self.kind, Kind::Map(_)) {
+                    finding.help("begin each item with `- `");
+                }
                 &[]
             }
         }
+    }
+
+    /// The value of a field of a mapping.
+    pub fn child(&self, name: &str) -> Option<&Node> {
+        let Kind::Map(entries) = &self.kind else { return None };
+        entries.iter().find(|(key, _)| key.scalar() == Some(name)).map(|(_, value)| value)
     }
 
     pub fn is_null(&self) -> bool {
         matches!(self.kind, Kind::Null)
     }
 
-    /// What it is, for people.
+    /// What it is, for messages.
     pub fn what(&self) -> &'static str {
         match self.kind {
             Kind::Null => "nothing",
-            Kind::Text(_) => "a text",
+            Kind::Text(_) => "a string",
             Kind::Bare(_) => "a number or a boolean",
             Kind::List(_) => "a list",
             Kind::Map(_) => "a mapping",
@@ -74,7 +83,7 @@ impl Node {
     }
 }
 
-/// Reads `text`; what is wrong with it is found at its place in `file`.
+/// Parses `text`. Errors are reported with their place in `file`.
 pub(crate) fn parse(file: &str, text: &str, findings: &Report) -> Option<Node> {
     if text.len() as u64 > MAX_BYTES {
         findings.error(&Place::start_of(file), "the file is larger than 1 MiB").help("split it");
@@ -96,7 +105,7 @@ pub(crate) fn parse(file: &str, text: &str, findings: &Report) -> Option<Node> {
     }
 }
 
-/// A node as the parser hands it over: it does not know the text it came from.
+/// A node as the parser returns it, without the text it came from.
 enum Written {
     Null,
     Text(String),
@@ -130,7 +139,7 @@ impl Origin<'_> {
         Node { kind, at }
     }
 
-    /// A scalar that the parser took for a number or a boolean, letter by letter: `1.50` is not `1.5` to us.
+    /// A scalar that the parser took for a number or a boolean, as it was written: `1.50` is not `1.5`.
     fn slice(&self, defined: Location) -> String {
         let span = defined.span();
         let found = span.byte_offset().zip(span.byte_len()).and_then(|(start, len)| {
@@ -145,18 +154,33 @@ impl Origin<'_> {
         match error.without_snippet() {
             Error::DuplicateMappingKey { key, .. } => {
                 let key = key.as_deref().unwrap_or("key");
-                findings.error(&at, format!("there are two `{}` in one mapping", key.escape_debug())).help("drop one");
+                findings.error(&at, format!("there are two `{key}` in one mapping")).help("drop one");
             }
             Error::MultipleDocuments { .. } => {
                 findings.error(&at, "a second document starts here").help("one file holds one document: split it");
             }
             other => {
                 let text = other.to_string();
-                // The place is told once, in front.
+                // The place is already in front of the message.
                 let message = text.split(" at line ").next().unwrap_or_default();
-                findings.error(&at, format!("this is not YAML as we read it: {message}"));
+                let (line, before) = (at.line as usize, self.text.lines().take(at.line as usize));
+                let near: Vec<&str> = before.skip(line.saturating_sub(2)).collect();
+                findings.error(&at, format!("invalid YAML: {message}")).help(remedy(&near));
             }
         }
+    }
+}
+
+/// What is probably wrong with a line that cannot be parsed, or the one before it.
+fn remedy(lines: &[&str]) -> &'static str {
+    let count = |wanted: &[char]| lines.iter().map(|line| line.matches(wanted).count()).sum::<usize>();
+    let tab = |line: &&str| line[..line.len() - line.trim_start().len()].contains('\t');
+    if lines.iter().any(tab) {
+        "indent with spaces, not with tabs"
+    } else if count(&['[', '{']) != count(&[']', '}']) || count(&['"']) % 2 == 1 || count(&['\'']) % 2 == 1 {
+        "close every bracket and quote"
+    } else {
+        "check the indentation of this line and the one above, and quote values that contain `: ` or ` #`"
     }
 }
 
@@ -180,7 +204,7 @@ impl<'de> Visitor<'de> for Anything {
     type Value = Written;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a text, a number, a list or a mapping")
+        f.write_str("a string, a number, a list or a mapping")
     }
 
     bare! { visit_bool: bool, visit_i64: i64, visit_u64: u64, visit_i128: i128, visit_u128: u128, visit_f64: f64, }

@@ -1,13 +1,13 @@
-//! Our own format: `policies`, each with whom it is about, whom it counts, and how much.
+//! Our own format: `policies`, each with what it matches, what it counts by, and its limit.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt::Display;
 use std::str::FromStr;
 
-use tallygate::{Algorithm, Limit, LimitError, Pattern, Policy, Rule, Want};
+use tallygate::{Algorithm, Descriptor, Limit, LimitError, Pattern, Policy, Rule, Want, nearest};
 
-use crate::config::{Draft, Matching};
-use crate::fields::{Fields, Names};
+use crate::config::{Draft, Matching, fill_in};
+use crate::fields::{Fields, Names, suggestion};
 use crate::finding::{Place, Report};
 use crate::node::{Kind, Node};
 
@@ -16,18 +16,23 @@ pub(crate) const POLICY: Names =
     &["name", "domain", "match", "partition", "limit", "algorithm", "mode", "on_error", "excess", "near", "overrides"];
 pub(crate) const OVERRIDE: Names = &["match", "limit"];
 
-/// The domain of policies that name none.
+/// The domain of policies that do not name one.
 const DEFAULT_DOMAIN: &str = "default";
-/// Names end up as labels of metrics.
+/// Names become labels of metrics.
 const LONGEST_NAME: usize = 128;
 
 pub(crate) fn read(file: &Node, draft: &mut Draft<'_>) {
+    if let Some((message, help)) = mistaken(file) {
+        draft.findings.error(&file.at, message).help(help);
+        return;
+    }
+    let before = draft.findings.errors();
     let Some(top) = Fields::of(file, "the file", TOP, draft.findings) else { return };
     if let Some(store) = top.get("store") {
         draft.set_store(store);
     }
-    let policies = top.list("policies");
-    if policies.is_empty() && top.get("store").is_none() && top.unknown().next().is_none() {
+    let (policies, errors) = (top.list("policies"), draft.findings.errors());
+    if policies.is_empty() && top.get("store").is_none() && errors == before {
         draft.findings.warn(top.at, "there are no policies here: nothing is limited");
     }
     let mut seen = HashMap::new();
@@ -39,10 +44,58 @@ pub(crate) fn read(file: &Node, draft: &mut Draft<'_>) {
     }
 }
 
+/// What a file is that was probably not meant to be read as policies, and what to do.
+fn mistaken(file: &Node) -> Option<(String, &'static str)> {
+    let has = |names: &[&str]| names.iter().all(|name| file.child(name).is_some());
+    let found = if has(&["apiVersion", "kind"]) {
+        let kind = file.child("kind").and_then(Node::scalar).unwrap_or_default();
+        let help = "use the text of the file inside it: for a ConfigMap, the value of a key of its `data`";
+        (format!("this is a Kubernetes manifest (`kind: {kind}`), not a policy file"), help)
+    } else if has(&["namespace"]) && (has(&["max_value"]) || has(&["seconds"])) {
+        (
+            "this is a limit of limitador that is not in a list".to_owned(),
+            "put `- ` before it, and indent its other lines",
+        )
+    } else if has(&["static_resources"]) || has(&["dynamic_resources"]) {
+        let help = "limits are in the files of its rate limit service, which begin with `domain:`";
+        ("this is the configuration of Envoy itself, not of its rate limits".to_owned(), help)
+    } else if has(&["services"]) {
+        ("this is a Compose file, not a policy file".to_owned(), "name the file with the policies")
+    } else if has(&["limit"]) && !has(&["policies"]) {
+        ("this is a policy that is not in a list".to_owned(), "put it under `policies:`, with `- ` before it")
+    } else {
+        return None;
+    };
+    Some(found)
+}
+
+/// What to write instead of an unknown field of a policy.
+fn instead_of(field: &str, value: &Node, fields: Fields<'_>) -> String {
+    let value = value.scalar().unwrap_or("20");
+    match field {
+        "burst" => {
+            let limit = fields.get("limit").and_then(Node::scalar).unwrap_or("100/min");
+            format!("the burst is part of the limit: write `limit: {limit} burst {value}`")
+        }
+        "window" | "seconds" | "period" | "interval" | "unit" | "per" | "rate" | "requests" | "requests_per_unit" => {
+            "amount and window are one field: write for example `limit: 100/min`".to_owned()
+        }
+        "shadow" | "shadow_mode" | "dry_run" => "write `mode: shadow`".to_owned(),
+        "by" | "key" | "keys" => "write `partition: [user]` to count each value of `user` separately".to_owned(),
+        "fail_open" => "write `on_error: allow`".to_owned(),
+        "fail_closed" => "write `on_error: deny`".to_owned(),
+        _ => suggestion(field, POLICY, "its fields are"),
+    }
+}
+
 /// `seen` knows what each policy of the file counts, to find two that count the same.
 fn add(node: &Node, seen: &mut HashMap<String, String>, draft: &mut Draft<'_>) {
     let findings = draft.findings;
-    let Some(fields) = Fields::of(node, "a policy", POLICY, findings) else { return };
+    let before = findings.errors();
+    let Some(fields) = Fields::open(node, "a policy", POLICY, findings) else { return };
+    for (key, value) in fields.unknown() {
+        fields.refuse_with(key, |word| instead_of(word, value, fields));
+    }
     let domain = fields.text("domain");
     let (domain, domain_at) = domain.unwrap_or((DEFAULT_DOMAIN, fields.at));
     if domain.is_empty() {
@@ -51,13 +104,16 @@ fn add(node: &Node, seen: &mut HashMap<String, String>, draft: &mut Draft<'_>) {
     }
     let name = fields.need("name", "per-user").and_then(|_| fields.text("name"));
     let name = name.filter(|(name, at)| is_name(name, at, findings));
-    let rule = Rule::new();
-    let rule =
-        conditions(fields.get("match"), findings).into_iter().fold(rule, |rule, (key, want)| rule.when(key, want));
-    let partition = partition(fields);
-    if fields.get("match").is_none() && partition.is_empty() {
+    let (conditions, partition) = (conditions(fields.get("match"), findings), partition(fields));
+    let example = example(&conditions, &partition);
+    let rule = conditions.into_iter().fold(Rule::new(), |rule, (key, want)| rule.when(key, want));
+    // A field that is not known may have been meant to be one of these.
+    let unclear = |(key, _): &(Node, Node)| {
+        key.scalar().and_then(|key| nearest(key, POLICY)).is_none_or(|near| matches!(near, "match" | "partition"))
+    };
+    if ["match", "partition"].iter().all(|name| fields.get(name).is_none()) && !fields.unknown().any(unclear) {
         let mut finding = findings.warn(fields.at, "neither `match` nor `partition`: all callers share one count");
-        finding.help("name the entries to count by, for example `partition: [user]`");
+        finding.help("name the entries to count by, for example `partition: [user]`, or write `partition: []`");
     }
     let rule = partition.into_iter().fold(rule, |rule, key| rule.partition(key));
     let algorithm = word::<Algorithm>(fields, "algorithm");
@@ -75,8 +131,11 @@ fn add(node: &Node, seen: &mut HashMap<String, String>, draft: &mut Draft<'_>) {
     let (Some((name, name_at)), Some(limit)) = (name, limit) else { return };
 
     let counts = format!("{domain:?} {rule:?} {limit:?}");
-    if let Some(other) = seen.insert(counts, name.to_owned()) {
-        let message = format!("`{name}` counts what `{other}` counts, to the same limit: one of them is not needed");
+    // With an error in it, nobody knows what it was meant to count.
+    if findings.errors() == before
+        && let Some(other) = seen.insert(counts, name.to_owned())
+    {
+        let message = format!("`{name}` counts what `{other}` counts, to the same limit: one of them is redundant");
         findings.warn(name_at, message);
     }
     let mut policy = Policy::new(name, domain, limit).expect("neither name is empty");
@@ -94,17 +153,31 @@ fn add(node: &Node, seen: &mut HashMap<String, String>, draft: &mut Draft<'_>) {
     if let Matching::Own(rules) = &mut domain.matching {
         rules.push(rule);
         domain.policies.push(policy);
+        domain.examples.push(example);
     }
+}
+
+/// A descriptor that meets the conditions and has what is counted by.
+fn example(conditions: &[(String, Want)], partition: &[String]) -> Descriptor {
+    let wanted = conditions.iter().filter_map(|(key, want)| match want {
+        Want::OneOf(patterns) => Some((key.clone(), fill_in(&patterns.first()?.to_string()))),
+        Want::Absent => None,
+    });
+    let mut descriptor: Descriptor = wanted.collect();
+    for key in partition.iter().filter(|key| !conditions.iter().any(|(known, _)| known == *key)) {
+        descriptor.push(key, "me");
+    }
+    descriptor
 }
 
 fn is_name(name: &str, at: &Place, findings: &Report) -> bool {
     let wrong = match name {
         "" => "a name cannot be empty".to_owned(),
         tallygate::Domain::REQUESTED => {
-            format!("`{name}` is the name for limits that a request brings along; choose another")
+            format!("`{name}` is reserved for limits that a request carries; choose another name")
         }
         _ if name.chars().count() > LONGEST_NAME => format!("a name has at most {LONGEST_NAME} characters"),
-        _ if name.contains(char::is_control) => "a name is one line without control characters".to_owned(),
+        _ if name.contains(char::is_control) => "a name cannot contain control characters".to_owned(),
         _ => return true,
     };
     findings.error(at, wrong);
@@ -114,7 +187,17 @@ fn is_name(name: &str, at: &Place, findings: &Report) -> bool {
 /// A field that is one of a closed set of words.
 fn word<T: FromStr<Err: Display>>(fields: Fields<'_>, name: &str) -> Option<T> {
     let (word, at) = fields.text(name)?;
-    word.parse().map_err(|error: T::Err| fields.findings.error(at, error.to_string())).ok()
+    let refused = |error: T::Err| {
+        let mut finding = fields.findings.error(at, error.to_string());
+        // What others call it.
+        match word {
+            "dry_run" | "report" => finding.help("`shadow` counts and reports, and never refuses"),
+            "fail_open" => finding.help("`allow` is what others call fail open"),
+            "fail_closed" => finding.help("`deny` is what others call fail closed"),
+            _ => {}
+        }
+    };
+    word.parse().map_err(refused).ok()
 }
 
 fn near(fields: Fields<'_>) -> Option<u8> {
@@ -144,7 +227,7 @@ fn want(key: &str, value: &Node, findings: &Report) -> Option<Want> {
     let patterns = match &value.kind {
         Kind::Null => return Some(Want::Absent),
         Kind::List(items) if items.is_empty() => {
-            let message = format!("`{}` matches nothing: the list is empty", key.escape_debug());
+            let message = format!("`{key}` matches nothing: the list is empty");
             findings.error(&value.at, message).help("write `null` if the entry must be absent");
             return None;
         }
@@ -164,7 +247,7 @@ fn partition(fields: Fields<'_>) -> Vec<String> {
     let mut keys: Vec<String> = Vec::new();
     for (key, at) in nodes.iter().filter_map(|node| node.text("the key to count by", findings)) {
         if keys.iter().any(|known| known == key) {
-            findings.error(at, format!("`{}` is already counted by", key.escape_debug()));
+            findings.error(at, format!("`{key}` is in `partition` twice"));
         }
         keys.push(key.to_owned());
     }
@@ -173,7 +256,7 @@ fn partition(fields: Fields<'_>) -> Vec<String> {
 
 fn overrides(fields: Fields<'_>, mut rule: Rule, base: Option<&Option<Limit>>, algorithm: Option<Algorithm>) -> Rule {
     let findings = fields.findings;
-    // By what is written: there may be one for each of thousands of customers.
+    // Compared as text: there may be thousands of them.
     let mut seen = HashSet::new();
     for node in fields.list("overrides") {
         let Some(own) = Fields::of(node, "an override", OVERRIDE, findings) else { continue };
@@ -181,18 +264,19 @@ fn overrides(fields: Fields<'_>, mut rule: Rule, base: Option<&Option<Limit>>, a
         let limit = own.need("limit", "1000/min").and_then(|node| limit(node, algorithm, findings));
         let (Some(conditions), Some(limit)) = (conditions, limit) else { continue };
         if conditions.is_empty() {
-            findings.error(own.at, "an override of all callers").help("change the policy's own limit, or say whose");
+            let mut finding = findings.error(own.at, "this override matches every caller");
+            finding.help("change the limit of the policy, or name a `match`");
         } else if !seen.insert(format!("{conditions:?}")) {
-            findings.warn(own.at, "never reached: an override above has the same `match`");
+            findings.warn(own.at, "this override is never used: one above has the same `match`");
         } else if base == Some(&limit) {
-            findings.warn(own.at, "the limit is the policy's own: nothing is overridden");
+            findings.warn(own.at, "this override changes nothing: the limit is that of the policy");
         }
         rule = rule.or(conditions, limit);
     }
     rule
 }
 
-/// The limit that is written, `Some(None)` for none at all; `None` if it makes no sense.
+/// The limit, `Some(None)` for `unlimited`; `None` if it is invalid.
 fn limit(node: &Node, algorithm: Option<Algorithm>, findings: &Report) -> Option<Option<Limit>> {
     let (written, at) = node.text("`limit`", findings)?;
     if written.trim() == "unlimited" {
@@ -201,7 +285,7 @@ fn limit(node: &Node, algorithm: Option<Algorithm>, findings: &Report) -> Option
     match Limit::parse_with(written, algorithm) {
         Ok(limit) => Some(Some(limit)),
         Err(error) => {
-            // The caret would stand in a line of its own.
+            // Without the caret, which needs a line of its own.
             let message = match &error {
                 LimitError::Syntax { text, at, problem } => {
                     format!("`{text}` is not a limit: {problem} (character {})", at + 1)

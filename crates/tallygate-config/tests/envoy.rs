@@ -161,12 +161,12 @@ descriptors:
   - {key: c, rate_limit: {requests_per_unit: 1, unit: hour, replaces: [{name: free}]}}
 ",
     );
-    assert_eq!(scene.policies_of("d", &["a=1", "b=1"]), ["b"]);
-    assert_eq!(scene.policies_of("d", &["c=1", "b=1"]), ["c", "b"]);
+    assert_eq!(scene.policies_of("d", &["a=1", "b=1"]), ["free"]);
+    assert_eq!(scene.policies_of("d", &["c=1", "b=1"]), ["c", "free"]);
 }
 
 #[test]
-fn metrics_by_value_are_passed_over_and_said_so_once() {
+fn metrics_by_value_are_ignored_and_reported_once() {
     let scene = Scene::new(
         "
 domain: example8
@@ -185,7 +185,7 @@ descriptors:
     assert_eq!(scene.passing("example8", &["key1=value1"]), Some(20));
     assert_eq!(scene.warnings.len(), 1);
     assert!(
-        scene.warnings[0].starts_with("file.yaml:5:22: warning: `detailed_metric` is passed over"),
+        scene.warnings[0].starts_with("file.yaml:5:22: warning: `detailed_metric` is ignored"),
         "{:?}",
         scene.warnings
     );
@@ -342,4 +342,22 @@ descriptors:
     );
     let names: Vec<_> = scene.policies.policies().map(|policy| policy.name().to_owned()).collect();
     assert_eq!(names, ["requested#2", "a.b", "a.b#2", "requested"]);
+}
+
+/// Envoy shows it to callers, in `x-ratelimit-limit`.
+#[test]
+fn the_name_of_a_rate_limit_is_the_name_of_its_policy_unless_several_share_it() {
+    let scene = Scene::new(
+        "
+domain: d
+descriptors:
+  - {key: key4, rate_limit: {name: key4_rate_limit, unit: minute, requests_per_unit: 1}}
+  - key: a
+    rate_limit: {name: shared, unit: minute, requests_per_unit: 1}
+    descriptors: [{key: b, rate_limit: {name: shared, unit: minute, requests_per_unit: 1}}]
+  - {key: c, rate_limit: {unit: minute, requests_per_unit: 1}}
+",
+    );
+    let names: Vec<_> = scene.policies.policies().map(|policy| policy.name().to_owned()).collect();
+    assert_eq!(names, ["key4_rate_limit", "a", "a.b", "c", "requested"]);
 }

@@ -103,8 +103,8 @@ proptest! {
             let found = domain.matcher().find(&[&call]);
             let found = found.first().map(|found| (domain.policies()[found.policy].name().to_owned(), found.subject.clone()));
             prop_assert_eq!(&found, &naive(&rules, &entries), "{}\n{:?}", text, entries);
-            let told: Vec<_> = domain.matcher().explain(&[&call]).into_iter().filter(|reason| reason.matched).collect();
-            prop_assert_eq!(told.len(), usize::from(found.is_some()));
+            let reported: Vec<_> = domain.matcher().explain(&[&call]).into_iter().filter(|reason| reason.matched).collect();
+            prop_assert_eq!(reported.len(), usize::from(found.is_some()));
         }
     }
 }

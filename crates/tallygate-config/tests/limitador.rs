@@ -106,8 +106,8 @@ fn the_same_limit_twice_holds_once() {
     let one = "- {namespace: n, max_value: 3, seconds: 60, conditions: [a == 'x'], variables: []}\n";
     let scene = Scene::new(&format!("{one}{}", one.replace("max_value: 3", "max_value: 9")));
     assert_eq!(scene.passing("n", &["a=x"]), Some(3));
-    let told = "file.yaml:2:3: warning: this is the limit at file.yaml:1:3 once more: that one holds";
-    assert!(scene.warnings.iter().any(|warning| warning.starts_with(told)), "{:?}", scene.warnings);
+    let reported = "file.yaml:2:3: warning: this limit repeats the one at file.yaml:1:3, which applies";
+    assert!(scene.warnings.iter().any(|warning| warning.starts_with(reported)), "{:?}", scene.warnings);
 }
 
 #[cfg(not(feature = "cel"))]
@@ -115,9 +115,9 @@ fn the_same_limit_twice_holds_once() {
 fn what_takes_cel_is_refused_by_name() {
     let text = "- {namespace: n, max_value: 3, seconds: 60, conditions: ['descriptors.size() > 1'], variables: []}";
     let refused = Config::from_texts(&[("l.yaml", text)]).unwrap_err().to_string();
-    let told = "l.yaml:1:58: error: `descriptors.size() > 1` is more than `descriptors[0]['key'] == 'value'`: \
-                that takes a build with the feature `cel`";
-    assert_eq!(refused, told);
+    let reported = "l.yaml:1:58: error: `descriptors.size() > 1` is not of the form `descriptors[0]['key'] == 'value'`: \
+                    other CEL needs a build with the feature `cel`";
+    assert_eq!(refused, reported);
 }
 
 #[cfg(feature = "cel")]

@@ -97,7 +97,7 @@ fn without_a_file_each_client_has_ten_calls_a_minute() {
 }
 
 #[test]
-fn blocks_may_be_shared_by_anchors_and_are_told_where_they_are_used() {
+fn blocks_may_be_shared_by_anchors_and_errors_are_reported_where_they_are_used() {
     let scene = Scene::new(
         "
 policies:
@@ -113,4 +113,33 @@ policies:
     let refused = Config::from_texts(&[("f.yaml", text)]).unwrap_err();
     let places: Vec<_> = refused.errors().map(|error| (error.line, error.column)).collect();
     assert_eq!(places, [(2, 39), (3, 36)]);
+}
+
+/// `serve` prints it: it must fall under the policies of the file.
+#[test]
+fn the_example_falls_under_the_first_policy_that_can_deny_it() {
+    for (text, expected) in [
+        (
+            "policies:\n  - {name: seen, partition: user, limit: 5/s, mode: shadow}\n  \
+             - {name: a, domain: api, match: {plan: [free, trial], path: /v1/*, bot: null}, partition: [user], limit: 5/s}",
+            ("api", "a", "plan=free,path=/v1/x,user=me"),
+        ),
+        (
+            "domain: edge\ndescriptors: [{key: m, value: POST, descriptors: [{key: user, rate_limit: \
+             {unit: day, requests_per_unit: 5}}]}]",
+            ("edge", "m_POST.user", "m=POST,user=me"),
+        ),
+        (
+            "- {namespace: shop, name: n, max_value: 1, seconds: 60, conditions: [\"descriptors[0].a == 'x'\", \
+             \"descriptors[0].b != 'y'\"], variables: [\"descriptors[0].user\"]}",
+            ("shop", "n", "a=x,b=not-y,user=me"),
+        ),
+    ] {
+        let config = Config::from_texts(&[("f.yaml", text)]).unwrap_or_else(|findings| panic!("{findings}"));
+        let example = config.example().unwrap_or_else(|| panic!("{text}"));
+        let (domain, policy, descriptor) = expected;
+        assert_eq!((example.domain.as_str(), example.policy.as_str()), (domain, policy));
+        assert_eq!(example.descriptor, crate::scene::descriptor(descriptor));
+    }
+    assert_eq!(Config::from_texts(&[("f.yaml", "store: memory")]).unwrap().example(), None);
 }

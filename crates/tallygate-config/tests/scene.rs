@@ -49,7 +49,7 @@ impl Scene {
         self.verdict(domain, descriptors, 1).allowed()
     }
 
-    /// How many calls pass at this instant; `None` if there is no end.
+    /// How many calls pass at this instant; `None` if all do.
     pub fn passing(&self, domain: &str, descriptors: &[&str]) -> Option<usize> {
         (0..MANY).find(|_| !self.call(domain, descriptors))
     }

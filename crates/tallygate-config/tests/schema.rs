@@ -1,8 +1,8 @@
-//! The schema knows every field and word that the reader knows, and takes the files that it takes.
+//! The schema knows every field and word that the reader knows, and accepts the same files.
 
 use serde_json::{Value, json};
 use tallygate::{Algorithm, Excess, Mode, OnError};
-use tallygate_config::{Config, schema};
+use tallygate_config::Config;
 
 use crate::examples::example;
 
@@ -54,6 +54,10 @@ fn misfit(root: &Value, schema: &Value, value: &Value, path: &str) -> Option<Str
         }
     };
     items.filter_map(in_items).chain(value.as_object().into_iter().flatten().filter_map(in_fields)).next()
+}
+
+fn schema() -> Value {
+    serde_json::from_str(tallygate_config::schema()).unwrap()
 }
 
 fn yaml(text: &str) -> Value {

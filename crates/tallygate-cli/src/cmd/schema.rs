@@ -1,4 +1,4 @@
-//! `tallygate schema`: what editors need to know of our policy files.
+//! `tallygate schema`: the JSON Schema of policy files, for editors.
 
 use std::io::Write;
 
@@ -16,10 +16,10 @@ Examples:
 An editor with a YAML language server then completes and checks a file that begins with
   # yaml-language-server: $schema=tallygate.schema.json
 
-It is about Tallygate's own format. `tallygate validate` knows more than a schema can say, and reads
-the files of envoyproxy/ratelimit and limitador too.";
+It describes Tallygate's own format. `tallygate validate` checks more than a schema can, and reads
+the files of envoyproxy/ratelimit and limitador, too.";
 
 pub(crate) fn run(_: &Args, out: &mut impl Write) -> anyhow::Result<Outcome> {
-    writeln!(out, "{:#}", tallygate_config::schema())?;
+    out.write_all(tallygate_config::schema().as_bytes())?;
     Ok(Outcome::Allowed)
 }

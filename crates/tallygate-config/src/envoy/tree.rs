@@ -6,19 +6,19 @@ use tallygate::{Descriptor, Match, Matcher, Pattern, Reason, Subject};
 
 /// The rules of a domain.
 ///
-/// At each level the entry is looked up as `key_value`, then among the patterns in the order they are written, then as
-/// `key`. The first that is found is the way; there is no way back. A rule holds only where the descriptor ends.
+/// At each level the entry is looked up as `key_value`, then among the patterns in file order, then as `key`. The first
+/// found is taken, without backtracking. A rule applies only if the descriptor ends at it.
 #[derive(Debug)]
 pub(crate) struct Tree {
     root: Branch,
     names: Vec<String>,
 }
 
-/// A descriptor of the file and what is below it.
+/// A descriptor of the file and those below it.
 #[derive(Debug, Default)]
 pub(super) struct Branch {
     below: HashMap<String, Branch>,
-    /// Which of those below have a `*`.
+    /// Those below that have a `*`.
     patterns: Vec<(Pattern, String)>,
     pub leaf: Option<Leaf>,
     /// Whether all values of its pattern are counted together.
@@ -28,9 +28,9 @@ pub(super) struct Branch {
 #[derive(Debug)]
 pub(super) struct Leaf {
     pub policy: usize,
-    /// What other rules replace it by.
+    /// The name by which other rules replace it.
     pub name: Option<String>,
-    /// The names of the rules that do not hold where this one does.
+    /// The names of the rules that do not apply where this one does.
     pub replaces: Vec<String>,
     pub unlimited: bool,
 }
@@ -51,7 +51,7 @@ impl Branch {
     }
 }
 
-/// Where the walk along a descriptor ended: at a rule, for this subject, or nowhere, and why.
+/// The rule that a descriptor leads to and its subject, or why there is none.
 type Walk<'t> = Result<(&'t Leaf, Subject), String>;
 
 impl Tree {
@@ -59,7 +59,7 @@ impl Tree {
         Self { root, names }
     }
 
-    /// The names that are replaced and that no rule has.
+    /// The names in `replaces` that no rule has.
     pub(super) fn replaced_by_none(&self) -> Vec<&str> {
         let leaves = self.root.leaves();
         let named: HashSet<&str> = leaves.iter().filter_map(|leaf| leaf.name.as_deref()).collect();
@@ -80,7 +80,7 @@ impl Tree {
                 None => by_pattern().map_or((key, branch.below.get(key)), |own| (own, branch.below.get(own))),
             };
             let Some(next) = next else {
-                return Err(format!("there is no rule for `{key}` = `{value}` there"));
+                return Err(format!("there is none for `{key}` = `{value}`"));
             };
             let pattern = own.strip_prefix(key.as_str()).and_then(|rest| rest.strip_prefix('_')).unwrap_or(own);
             counted.push((key, if next.shared { pattern } else { value }));
@@ -88,11 +88,11 @@ impl Tree {
         }
         match &branch.leaf {
             Some(leaf) => Ok((leaf, Subject::new(counted))),
-            None => Err("no rule holds where the descriptor ends".to_owned()),
+            None => Err("there is no limit where the descriptor ends".to_owned()),
         }
     }
 
-    /// The rules that hold for each descriptor once some have replaced others; and the names that are replaced.
+    /// The rule of each descriptor, and the names that are replaced.
     fn walks(&self, descriptors: &[&Descriptor]) -> (Vec<Walk<'_>>, HashSet<&str>) {
         let walks: Vec<Walk<'_>> = descriptors.iter().map(|descriptor| self.walk(descriptor)).collect();
         let replaced = walks.iter().flatten().flat_map(|(leaf, _)| &leaf.replaces).map(String::as_str).collect();
@@ -101,7 +101,7 @@ impl Tree {
 }
 
 fn is_replaced(leaf: &Leaf, replaced: &HashSet<&str>) -> bool {
-    // What is unlimited is answered before anything is replaced.
+    // An unlimited rule is never replaced.
     !leaf.unlimited && leaf.name.as_deref().is_some_and(|name| replaced.contains(name))
 }
 
@@ -127,11 +127,9 @@ impl Matcher for Tree {
                         (false, format!("the descriptor leads to `{}`", self.names[leaf.policy]))
                     }
                     Ok((leaf, _)) if is_replaced(leaf, &replaced) => {
-                        (false, "the descriptor leads here, and another rule of this call replaces it".to_owned())
+                        (false, "the descriptor leads here, but another rule of this call replaces it".to_owned())
                     }
-                    Ok((_, subject)) => {
-                        (true, format!("the descriptor leads here; it counts {}", subject.as_str().escape_debug()))
-                    }
+                    Ok((_, subject)) => (true, format!("the descriptor leads here; it counts {}", subject.as_str())),
                     Err(why) => (false, format!("the descriptor leads to no rule: {why}")),
                 };
                 reasons.push(Reason { policy, descriptor, matched, because });

@@ -7,13 +7,13 @@ use cel::objects::Map;
 use cel::{Context, Env, Value};
 use tallygate::Descriptor;
 
-/// Chains of operators are run by recursion: a stack of 1 MiB has room for whatever fits into these bytes.
+/// In bytes. Chains of operators are evaluated by recursion, and expressions of this length fit a stack of 1 MiB.
 const LONGEST: usize = 500;
 
-/// The functions of the language. To list them takes longer than to run most expressions.
+/// The functions of the language, made once: making them takes longer than running most expressions.
 static STANDARD: LazyLock<Arc<Env>> = LazyLock::new(|| Arc::new(Env::stdlib()));
 
-/// An expression, and what it can know of its limit.
+/// An expression, and what it can refer to of its limit.
 #[derive(Debug)]
 pub(crate) struct Program {
     program: cel::Program,
@@ -35,7 +35,7 @@ impl Scope {
 
 impl Program {
     pub fn new(source: &str, name: Option<&str>, id: Option<&str>) -> Result<Self, String> {
-        let refused = |why: String| format!("`{}` is not CEL: {why}", source.escape_debug());
+        let refused = |why: String| format!("`{source}` is not valid CEL: {why}");
         if source.len() > LONGEST {
             return Err(format!("an expression has at most {LONGEST} bytes"));
         }
@@ -45,7 +45,7 @@ impl Program {
         Ok(Self { program, limit: Value::Map(Map::from(limit)) })
     }
 
-    /// Whether the condition holds. Entries that are not there, and anything that is no boolean, do not.
+    /// Whether the condition is `true`. A missing entry or another type counts as `false`.
     pub fn holds(&self, scope: &Scope) -> bool {
         matches!(self.value(scope), Some(Value::Bool(true)))
     }

@@ -1,4 +1,4 @@
-//! How limitador finds its limits: every limit whose conditions hold and whose variables are there.
+//! How limitador finds its limits: every limit whose conditions are true and whose variables are present.
 
 #[cfg(feature = "cel")]
 use std::cell::OnceCell;
@@ -74,7 +74,27 @@ impl<'c> Call<'c> {
 }
 
 impl LimitadorRule {
-    /// The descriptor that is charged: the first that the limit speaks of.
+    /// One descriptor that meets the conditions and has the variables, as far as that can be seen.
+    pub fn example(&self) -> Descriptor {
+        let key = |entry: &Entry| match entry {
+            Entry::At(_, key) | Entry::Anywhere(key) => key.clone(),
+        };
+        let mut descriptor = Descriptor::new();
+        for one in self.conditions.iter().filter_map(|(_, condition)| condition.plain()).flatten() {
+            let value = if one.equal { one.text.clone() } else { format!("not-{}", one.text) };
+            if descriptor.get(&key(&one.entry)).is_none() {
+                descriptor.push(key(&one.entry), value);
+            }
+        }
+        for entry in self.variables.iter().filter_map(|(_, variable)| variable.plain()) {
+            if descriptor.get(&key(entry)).is_none() {
+                descriptor.push(key(entry), "me");
+            }
+        }
+        descriptor
+    }
+
+    /// The descriptor that is charged: the first that the limit refers to.
     fn charged(&self, count: usize) -> usize {
         let conditions = self.conditions.iter().filter_map(|(_, condition)| condition.plain()).flatten();
         let variables = self.variables.iter().filter_map(|(_, variable)| variable.plain());
@@ -94,7 +114,7 @@ impl LimitadorRule {
                 Expression::Cel(program) => program.holds(call.scope()),
             };
             if !holds {
-                return Err(format!("`{}` does not hold", source.escape_debug()));
+                return Err(format!("`{source}` is not true"));
             }
         }
         let mut values = Vec::new();
@@ -104,14 +124,14 @@ impl LimitadorRule {
                 #[cfg(feature = "cel")]
                 Expression::Cel(program) => program.text(call.scope()),
             };
-            values.push((source, value.ok_or_else(|| format!("there is no `{}` here", source.escape_debug()))?));
+            values.push((source, value.ok_or_else(|| format!("`{source}` is missing"))?));
         }
         Ok(Subject::new(values.iter().map(|(source, value)| (source.as_str(), value.as_str()))))
     }
 }
 
 impl LimitadorRules {
-    /// For each rule its place, the descriptor that is charged, and whom it counts or why it does not hold. Without a
+    /// For each rule its index, the descriptor that is charged, and the subject or why it does not apply. Without a
     /// descriptor there is nothing to charge.
     fn judged(&self, descriptors: &[&Descriptor]) -> impl Iterator<Item = (usize, usize, Result<Subject, String>)> {
         let (count, call) = (descriptors.len(), Call::new(descriptors));
@@ -131,9 +151,8 @@ impl Matcher for LimitadorRules {
     fn explain(&self, descriptors: &[&Descriptor]) -> Vec<Reason> {
         let reasons = self.judged(descriptors).map(|(policy, descriptor, subject)| {
             let matched = subject.is_ok();
-            let told =
-                |subject: Subject| format!("every condition holds; it counts {}", subject.as_str().escape_debug());
-            Reason { policy, descriptor, matched, because: subject.map_or_else(|why| why, told) }
+            let counted = |subject: Subject| format!("every condition is true; it counts {}", subject.as_str());
+            Reason { policy, descriptor, matched, because: subject.map_or_else(|why| why, counted) }
         });
         reasons.collect()
     }

@@ -48,9 +48,11 @@ impl fmt::Debug for Config {
 }
 
 impl Config {
-    /// Reads a file, or the visible YAML files of a folder; see [`read`](source::read).
+    /// Reads a file, or the visible YAML files of a folder; see [`read`](source::read). Skipped files are warnings.
     pub fn load(path: &Path) -> Result<Self, Findings> {
-        Self::from_texts(&source::read(path)?)
+        let mut config = Self::from_texts(&source::read(path)?)?;
+        config.warnings.extend(source::skipped(path));
+        Ok(config)
     }
 
     /// Reads texts, each with the name that findings have for it.
@@ -62,9 +64,9 @@ impl Config {
         }
         let Draft { store, domains, .. } = draft;
         let warnings = findings.settle()?;
+        let examples: Vec<Vec<Descriptor>> = domains.iter().map(|domain| domain.examples.clone()).collect();
         let domains =
             domains.into_iter().map(|domain| Domain::new(domain.name, domain.policies, domain.matching.into_matcher()));
-        let examples: Vec<Vec<Descriptor>> = domains.iter().map(|domain| domain.examples.clone()).collect();
         let policies = PolicySet::new(domains.collect()).expect("names are checked where they are read");
         let example = example(&policies, &examples);
         let (store, store_at) = store.unzip();
@@ -89,8 +91,6 @@ impl Config {
     }
 }
 
-#[derive(Debug)]
-pub(crate) struct Draft<'r> {
 /// The first made-up call that falls under its policy, preferably one that the policy can deny.
 fn example(policies: &PolicySet, examples: &[Vec<Descriptor>]) -> Option<Example> {
     let all = policies.domains().iter().zip(examples).flat_map(|(domain, of_domain)| {
@@ -110,6 +110,8 @@ pub(crate) fn fill_in(pattern: &str) -> String {
     pattern.replace('*', "x")
 }
 
+#[derive(Debug)]
+pub(crate) struct Draft<'r> {
     pub findings: &'r Report,
     store: Option<(String, Place)>,
     domains: Vec<DomainDraft>,
@@ -122,10 +124,10 @@ pub(crate) struct DomainDraft {
     pub name: String,
     pub at: Place,
     pub policies: Vec<Policy>,
-    /// The names that are taken, and where.
-    pub names: HashMap<String, Place>,
     /// For each policy a descriptor that should fall under it.
     pub examples: Vec<Descriptor>,
+    /// The names that are taken, and where.
+    pub names: HashMap<String, Place>,
     pub matching: Matching,
 }
 

@@ -30,4 +30,4 @@ mod schema;
 pub use config::{Config, Example};
 pub use finding::{Finding, Findings, Severity};
 pub use schema::schema;
-pub use source::read;
+pub use source::{read, skipped};

@@ -68,11 +68,18 @@ fn what_cannot_be_counted_is_refused() {
         (&["incr-by-float", "a", "inf"], "must be finite"),
         (&["incr-by-float", "a", "1e999"], "must be finite"),
         (&["incr-by-float", "a", "NaN"], "must be finite"),
-        (&["incr-by-float", "a", "much"], "is no number"),
+        (&["incr-by-float", "a", "much"], "is not a number"),
         (&["get", "a", "--ttl", "1h"], "--ttl"),
     ] {
         let (code, stdout, stderr) = counter(args);
         assert_eq!((code, stdout.as_str()), (2, ""), "{args:?}");
         assert!(stderr.contains("error: ") && stderr.contains(said), "{args:?}: {stderr}");
     }
+}
+
+#[test]
+fn a_ttl_of_zero_is_refused_with_what_was_written() {
+    let (code, _, stderr) = counter(&["incr", "a", "--ttl", "0s"]);
+    assert_eq!(code, 2);
+    assert!(stderr.contains("'0s'") && !stderr.contains("0ns"), "{stderr}");
 }

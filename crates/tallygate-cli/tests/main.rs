@@ -46,6 +46,15 @@ fn ran(output: Output) -> Ran {
 }
 
 #[test]
+/// The object has these fields and no others, in this order in the text that it was read from.
+fn assert_fields(text: &str, object: &serde_json::Value, fields: &[&str]) {
+    let known: std::collections::BTreeSet<&str> =
+        object.as_object().expect("an object").keys().map(String::as_str).collect();
+    assert_eq!(known, fields.iter().copied().collect(), "{object}");
+    let places: Vec<_> = fields.iter().map(|field| text.find(&format!("\"{field}\":"))).collect();
+    assert!(places.is_sorted() && places.iter().all(Option::is_some), "{fields:?}: {text}");
+}
+
 fn help_and_version_are_answers_not_errors() {
     let verbs =
         ["demo", "check", "peek", "refund", "reset", "counter", "verify", "audit", "validate", "explain", "schema"];

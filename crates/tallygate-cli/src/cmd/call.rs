@@ -1,30 +1,30 @@
-//! `tallygate check`, `peek`, `refund` and `reset`: one subject, and the limits it is counted under.
+//! `tallygate check`, `peek`, `refund` and `reset`: one subject under one or more limits.
 
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::io::Write;
 
 use anyhow::{bail, ensure};
-use serde_json::{Value, json};
+use serde::Serialize;
 use tallygate::{Algorithm, Call, Check, Cost, Key, Limit, Timestamp, Verb};
 use tallygate_http::sanitize;
 
 use crate::output::{self, Outcome, OutputArgs};
 use crate::store::{StoreArgs, note_if_forgotten};
 
-// As written on the command line, with the options `M` of one verb. The library reads the texts, so its messages are what
-// the user sees.
+// The arguments, with the options `M` of one verb. The library parses the texts, so the user sees its messages.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args<M: clap::Args> {
-    /// Whom to count: a user, an address, an API key; any bytes
+    /// What to count by: a user, an address, an API key; any bytes
     subject: OsString,
-    /// How much per how long, for example `100/min`, `10/s burst 50`, `5 per 2h sliding_log`.
+    /// An amount per window, for example `100/min`, `10/s burst 50`, `5 per 2h sliding_log`.
     /// Several limits make one decision: all are charged or none
     #[arg(short, long = "limit", value_name = "LIMIT", required = true, allow_hyphen_values = true)]
     limits: Vec<String>,
-    /// The algorithm of the limits that name none [default: token_bucket]
+    /// The algorithm of limits that do not name one [default: token_bucket]
     #[arg(short, long, value_name = "NAME")]
     algorithm: Option<Algorithm>,
-    /// The name of the policy; each limit has one of its own, so one name serves as NAME, NAME-2, NAME-3, …
+    /// The name of the policy; with several limits, one for each, or one that becomes NAME, NAME-2, NAME-3, …
     #[arg(short, long = "policy", value_name = "NAME", default_value = "cli")]
     policies: Vec<String>,
     #[command(flatten)]
@@ -48,14 +48,14 @@ pub(crate) struct CheckArgs {
 pub(crate) struct RefundArgs {
     #[command(flatten)]
     cost: CostArg,
-    /// When they were charged: `decided_at_us` of the decision. Units that no longer count are not given back
+    /// When they were charged: `decided_at_us` of the decision. Units that have expired are not given back
     #[arg(long, value_name = "MICROS")]
     decided_at: Option<u64>,
 }
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct CostArg {
-    /// How many units the call takes
+    /// How many units the call costs
     #[arg(short, long, value_name = "N", default_value = "1", allow_hyphen_values = true)]
     pub(crate) cost: Cost,
 }
@@ -67,27 +67,29 @@ Examples:
   tallygate check 203.0.113.7 --limit 10/s --limit \"1000/day sliding_window\"
   tallygate check alice --limit 100/min --store redis://127.0.0.1:6379
 
-Exit codes: 0 allowed, 1 denied (nothing was charged), 2 error.";
+Exit codes: 0 allowed, 1 denied (nothing was charged), 2 error, 3 the store is unreachable.";
 
 pub(crate) const PEEK_EXAMPLES: &str = "\
 Examples:
   tallygate peek alice --limit 100/min --store redis://127.0.0.1:6379
   tallygate peek alice --limit 100/min --cost 20 --json
 
-Exit codes: 0 it would be allowed, 1 it would be denied, 2 error.";
+Exit codes: 0 it would be allowed, 1 it would be denied, 2 error, 3 the store is unreachable.";
 
 pub(crate) const REFUND_EXAMPLES: &str = "\
 Examples:
   tallygate refund alice --limit 100/min --cost 20 --store redis://127.0.0.1:6379
   tallygate refund alice --limit 100/min --decided-at 1767225600000000
 
-With several limits each is given back on its own. Exit codes: 0 done, 2 error.";
+With several limits each is given back on its own.
+Exit codes: 0 done, 2 error, 3 the store is unreachable.";
 
 pub(crate) const RESET_EXAMPLES: &str = "\
 Examples:
   tallygate reset alice --limit 100/min --store redis://127.0.0.1:6379
 
-The limit says which state is meant: each algorithm keeps its own. Exit codes: 0 done, 2 error.";
+The limit says which state is meant: each algorithm keeps its own.
+Exit codes: 0 done, 2 error, 3 the store is unreachable.";
 
 pub(crate) async fn check(args: Args<CheckArgs>, out: &mut impl Write) -> anyhow::Result<Outcome> {
     let rules = args.rules()?;
@@ -107,7 +109,7 @@ pub(crate) async fn refund(args: Args<RefundArgs>, out: &mut impl Write) -> anyh
     checks.iter_mut().for_each(|check| *check = check.with_charged_at(charged_at));
     args.give_back(Verb::Refund, &checks, out, |policy, refunded| {
         let text = format!("{refunded} of {cost} given back");
-        (text, json!({ "policy": policy, "cost": cost.get(), "refunded": refunded }))
+        (text, Refunded { policy: policy.to_owned(), cost: cost.get(), refunded })
     })
     .await
 }
@@ -116,13 +118,26 @@ pub(crate) async fn reset(args: Args<()>, out: &mut impl Write) -> anyhow::Resul
     let rules = args.rules()?;
     args.give_back(Verb::Reset, &args.checks(&rules, Cost::ONE)?, out, |policy, forgotten| {
         let text = if forgotten > 0 { "forgotten" } else { "there was nothing to forget" };
-        (text.to_owned(), json!({ "policy": policy, "existed": forgotten > 0 }))
+        (text.to_owned(), Reset { policy: policy.to_owned(), existed: forgotten > 0 })
     })
     .await
 }
 
+#[derive(Serialize)]
+struct Refunded {
+    policy: String,
+    cost: u64,
+    refunded: u64,
+}
+
+#[derive(Serialize)]
+struct Reset {
+    policy: String,
+    existed: bool,
+}
+
 impl<M: clap::Args> Args<M> {
-    /// Makes one call, or as many as are asked for: then text has a line for each and one for all.
+    /// Makes one call, or `repeat` calls: then text has a line for each and a summary.
     async fn decide(
         &self,
         verb: Verb,
@@ -131,7 +146,7 @@ impl<M: clap::Args> Args<M> {
         out: &mut impl Write,
     ) -> anyhow::Result<Outcome> {
         let call = Call::new(verb, checks)?;
-        ensure!(repeat != Some(0), "--repeat 0 makes no call: say how many, for example --repeat 5");
+        ensure!(repeat != Some(0), "--repeat 0 makes no call: use at least 1, for example --repeat 5");
         let store = self.store.open().await?;
         let policies: Vec<&str> = checks.iter().map(|check| check.key.policy()).collect();
         let in_lines = repeat.filter(|_| !self.output.json);
@@ -156,33 +171,33 @@ impl<M: clap::Args> Args<M> {
         Ok(last)
     }
 
-    /// Gives back under each limit on its own, and says so as `tell` does of its policy and units, in text and JSON.
-    async fn give_back(
+    /// Gives back under each limit on its own. `describe` makes text and JSON of a policy and its units.
+    async fn give_back<T: Serialize>(
         &self,
         verb: Verb,
         checks: &[Check<'_>],
         out: &mut impl Write,
-        tell: impl Fn(&str, u64) -> (String, Value),
+        describe: impl Fn(&str, u64) -> (String, T),
     ) -> anyhow::Result<Outcome> {
         let store = self.store.open().await?;
         let mut objects = Vec::new();
         for check in checks {
             let policy = check.key.policy();
             let units = Call::new(verb, &[*check])?.ask(&store).await?.binding().units();
-            let (text, object) = tell(policy, units);
+            let (text, object) = describe(policy, units);
             if !self.output.json {
                 writeln!(out, "{}: {text}", sanitize::text(policy))?;
             }
             objects.push(object);
         }
         if self.output.json {
-            output::write_json(out, &json!({ format!("{}s", verb.name()): objects }))?;
+            output::write_json(out, &BTreeMap::from([(format!("{}s", verb.name()), objects)]))?;
         }
         note_if_forgotten(&store);
         Ok(Outcome::Allowed)
     }
 
-    /// The limits with their policies, in the order in which they were written.
+    /// The limits with their policies, in the order of the arguments.
     fn rules(&self) -> anyhow::Result<Vec<(String, Limit)>> {
         let count = self.limits.len();
         let names = match self.policies.as_slice() {

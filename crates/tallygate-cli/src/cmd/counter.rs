@@ -4,9 +4,9 @@ use std::io::Write;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::anyhow;
+use anyhow::{anyhow, ensure};
 use clap::Subcommand;
-use serde_json::json;
+use serde::Serialize;
 use tallygate::{Counter, CounterName, CounterValue};
 
 use crate::duration;
@@ -28,23 +28,23 @@ Examples:
   tallygate counter incr-by-float seconds 0.25 --json
   tallygate counter get visits
 
-A counter that does not exist is 0. Exit codes: 0 done, 2 error.";
+A counter that does not exist is 0. Exit codes: 0 done, 2 error, 3 the store is unreachable.";
 
 #[derive(Debug, Subcommand)]
 enum Verb {
     /// Add one
     Incr(Change<()>),
-    /// Take one off
+    /// Subtract one
     Decr(Change<()>),
     /// Add a whole number
     IncrBy(Change<Whole>),
-    /// Take a whole number off
+    /// Subtract a whole number
     DecrBy(Change<Whole>),
     /// Add a number with a fraction
     IncrByFloat(Change<Fraction>),
-    /// Print what it holds
+    /// Print its value
     Get(Of),
-    /// Forget it, and print what it held
+    /// Delete it, and print its last value
     Delete(Of),
 }
 
@@ -65,8 +65,8 @@ struct Change<N: clap::Args> {
     of: Of,
     #[command(flatten)]
     by: N,
-    /// How long the counter lives, if this call creates it: 250ms, 30s, 5min, 1h, 2d [default: until deleted]
-    #[arg(long, value_name = "DURATION", allow_hyphen_values = true, value_parser = duration::parse)]
+    /// The TTL of the counter, if this call creates it: 250ms, 30s, 5min, 1h30m, 2d [default: none]
+    #[arg(long, value_name = "DURATION", allow_hyphen_values = true, value_parser = time_to_live)]
     ttl: Option<Duration>,
 }
 
@@ -91,7 +91,7 @@ pub(crate) async fn run(args: Args, out: &mut impl Write) -> anyhow::Result<Outc
         Verb::IncrByFloat(Change { of, ttl, .. }) => (of, *ttl),
         Verb::Get(of) | Verb::Delete(of) => (of, None),
     };
-    // Read before a store is opened: a bad name needs no server to be refused.
+    // Checked before a store is opened: an invalid name is refused without a server.
     CounterName::new(of.name.as_str())?;
     let store = Arc::new(of.store.open().await?);
     let mut counter = Counter::new(Arc::clone(&store), of.name.as_str())?;
@@ -110,18 +110,30 @@ pub(crate) async fn run(args: Args, out: &mut impl Write) -> anyhow::Result<Outc
     };
     match (of.output.json, value) {
         (false, value) => writeln!(out, "{value}")?,
-        (true, CounterValue::Integer(value)) => output::write_json(out, &json!({ "name": of.name, "value": value }))?,
-        (true, CounterValue::Float(value)) => output::write_json(out, &json!({ "name": of.name, "value": value }))?,
+        (true, CounterValue::Integer(value)) => output::write_json(out, &Json { name: &of.name, value })?,
+        (true, CounterValue::Float(value)) => output::write_json(out, &Json { name: &of.name, value })?,
     }
     Ok(Outcome::Allowed)
 }
 
+#[derive(Serialize)]
+struct Json<'a, T> {
+    name: &'a str,
+    value: T,
+}
+
+fn time_to_live(text: &str) -> anyhow::Result<Duration> {
+    let ttl = duration::parse(text)?;
+    ensure!(!ttl.is_zero(), "a TTL must be 1 ms to 100 years: leave --ttl out for a counter that does not expire");
+    Ok(ttl)
+}
+
 fn integer(text: &str) -> anyhow::Result<i64> {
     text.parse().map_err(|_| {
-        anyhow!("`{text}` is no 64-bit whole number: write for example 5 or -5; fractions go with incr-by-float")
+        anyhow!("`{text}` is not a 64-bit whole number: write for example 5 or -5, and use incr-by-float for fractions")
     })
 }
 
 fn float(text: &str) -> anyhow::Result<f64> {
-    text.parse().map_err(|_| anyhow!("`{text}` is no number: write for example 0.25 or -3"))
+    text.parse().map_err(|_| anyhow!("`{text}` is not a number: write for example 0.25 or -3"))
 }

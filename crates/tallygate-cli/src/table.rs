@@ -85,16 +85,21 @@ impl Table {
     /// first row is.
     pub(crate) fn write(&self, out: &mut impl Write, headings: &[&str], color: Color) -> io::Result<()> {
         let Some(first) = self.rows.first() else { return Ok(()) };
-        let headings = headings.iter().zip(first).map(|(text, cell)| Cell::heading(text, cell.right)).collect();
-        let rows: Vec<&Vec<Cell>> = std::iter::once(&headings).chain(&self.rows).collect();
+        // A column without a value is left out.
+        let used = |column: &usize| self.rows.iter().any(|row| row.get(*column).is_some_and(|cell| cell.width() > 0));
+        let used: Vec<usize> = (0..headings.len()).filter(used).collect();
+        let headings: Vec<Cell> =
+            headings.iter().zip(first).map(|(text, cell)| Cell::heading(text, cell.right)).collect();
+        let of_used = |row: &Vec<Cell>| used.iter().filter_map(|column| row.get(*column).cloned()).collect();
+        let rows: Vec<Vec<Cell>> = std::iter::once(&headings).chain(&self.rows).map(of_used).collect();
         let width = |column: usize| rows.iter().map(|row| row.get(column).map_or(0, Cell::width)).max();
-        let widths: Vec<usize> = (0..headings.len()).map(|column| width(column).unwrap_or(0)).collect();
-        let stacked = widths.iter().sum::<usize>() + 2 * (widths.len() - 1) > WIDTH;
+        let widths: Vec<usize> = (0..used.len()).map(|column| width(column).unwrap_or(0)).collect();
+        let stacked = widths.iter().sum::<usize>() + 2 * widths.len().saturating_sub(1) > WIDTH;
         for (number, row) in rows.into_iter().enumerate() {
             if stacked {
-                write_stacked(out, row, &widths, color)?;
+                write_stacked(out, &row, &widths, color)?;
             } else {
-                writeln!(out, "{}", joined(row, &widths, color))?;
+                writeln!(out, "{}", joined(&row, &widths, color))?;
             }
             for (_, note) in self.notes.iter().filter(|(below, _)| *below == number) {
                 writeln!(out, "{}", color.faint(note))?;

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use tallygate_testkit::Server;
 use tempfile::TempDir;
 
-use super::{Ran, run};
+use super::{Ran, assert_fields, run};
 
 const EXAMPLES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/policies");
 
@@ -46,15 +46,15 @@ fn people_see_what_applies_why_and_what_comes_of_it() {
 domain default, cost 1
   user=42  plan=pro  path=/v1/search  tenant=t1
 
-applies          mode     limit                            left  full in  answer
-per-user         enforce  1000/min burst 200         200 of 200           allowed
+applies          mode     limit                            left  answer
+per-user         enforce  1000/min burst 200         200 of 200  allowed
   all conditions match; it counts user=42; an override applies
   others have 100/min burst 20
   key tallygate:{user=42}:default/per-user:tb
-search           enforce  10/min sliding_window        10 of 10           allowed
+search           enforce  10/min sliding_window        10 of 10  allowed
   all conditions match; it counts user=42
   key tallygate:{user=42}:default/search:sw
-per-tenant-next  shadow   5000/min               5,000 of 5,000           allowed
+per-tenant-next  shadow   5000/min               5,000 of 5,000  allowed
   all conditions match; it counts tenant=t1
   key tallygate:{tenant=t1}:default/per-tenant-next:tb
 
@@ -69,8 +69,8 @@ allowed: search binds, 10 of 10 left
 #[test]
 fn the_json_object_keeps_its_contract() {
     let explained = explain_json(&["user=42", "--cost", "3"]);
-    let keys = |value: &Value| value.as_object().unwrap().keys().cloned().collect::<Vec<_>>();
-    assert_eq!(keys(&explained), ["domain", "descriptors", "cost", "policies", "answer"]);
+    let text = explain(&["user=42", "--cost", "3", "--json"]).stdout;
+    assert_fields(&text, &explained, &["domain", "descriptors", "cost", "policies", "answer"]);
     assert_eq!(explained["descriptors"], json!([[{ "key": "user", "value": "42" }]]));
     assert_eq!((&explained["domain"], &explained["cost"]), (&json!("default"), &json!(3)));
     let mut first = explained["policies"][0].clone();
@@ -85,7 +85,8 @@ fn the_json_object_keeps_its_contract() {
             "reset_after_ms": 0,
         })
     );
-    assert_eq!(keys(&explained["policies"][1]), ["policy", "descriptor", "applies", "because"]);
+    let policies = &text[text.find("policies").unwrap()..];
+    assert_fields(policies, &explained["policies"][1], &["policy", "descriptor", "applies", "because"]);
     let answer = &explained["answer"];
     assert_eq!(
         (&answer["allowed"], &answer["policy"], &answer["remaining"]),
@@ -117,7 +118,7 @@ fn every_format_is_explained() {
 }
 
 #[test]
-fn a_call_without_a_limit_is_allowed_and_told_why() {
+fn a_call_without_a_limit_is_allowed_with_the_reason() {
     for (call, answer) in [
         (&["--domain", "llm", "user=42"][..], "allowed: no policy applies"),
         (&["user=1"], "allowed: unlimited"),
@@ -166,9 +167,9 @@ fn the_state_is_shown_and_left_as_it_is() {
     assert_eq!(elsewhere["policies"][1]["remaining"], 10);
 }
 
-/// A rehearsal is not spared what such a policy does: it takes what is left, and says so.
+/// Such a policy takes what remains, and the explanation says so.
 #[test]
-fn what_would_be_drained_is_told_and_not_taken() {
+fn what_would_be_drained_is_reported_and_not_taken() {
     let server = Server::redis().start();
     let url = server.url();
     let call = ["--domain", "llm", "api_key=k", "model=m", "--cost", "150000", "--store", &url];
@@ -196,7 +197,7 @@ fn one_quota_with_room_is_enough() {
 }
 
 #[test]
-fn the_store_of_the_configuration_is_looked_at_unless_another_is_named() {
+fn the_store_of_the_configuration_is_used_unless_another_is_named() {
     let server = Server::redis().start();
     let policies = "policies: [{ name: per-user, partition: [user], limit: 5/h }]";
     let (_folder, file) = config(&format!("store: {}\n{policies}", server.url()));
@@ -207,10 +208,14 @@ fn the_store_of_the_configuration_is_looked_at_unless_another_is_named() {
     assert_eq!(run([&call[..], &["--store", "memory"]].concat()).code, 0);
 
     let (_folder, file) = config(&format!("store: redis://user:hunter2@127.0.0.1:1\n{policies}"));
-    let away = run(["explain", "--config", &file, "user=42"]);
-    assert_eq!((away.code, away.stdout.as_str()), (2, ""));
-    assert!(away.stderr.contains("the store of the configuration"), "{}", away.stderr);
-    assert!(away.stderr.contains("--store memory") && !away.stderr.contains("hunter2"), "{}", away.stderr);
+    let unreachable = run(["explain", "--config", &file, "user=42"]);
+    assert_eq!((unreachable.code, unreachable.stdout.as_str()), (3, ""));
+    assert!(unreachable.stderr.contains("the store of the configuration"), "{}", unreachable.stderr);
+    assert!(
+        unreachable.stderr.contains("--store memory") && !unreachable.stderr.contains("hunter2"),
+        "{}",
+        unreachable.stderr
+    );
 }
 
 #[test]
@@ -220,12 +225,12 @@ fn questions_that_make_no_sense_are_refused() {
         assert_eq!((ran.code, ran.stdout.as_str()), (2, ""), "{args:?}: {}", ran.stderr);
         assert!(ran.stderr.starts_with("error: ") && ran.stderr.contains(said), "{args:?}: {}", ran.stderr);
     };
-    refused(&["--domain", "defualt", "user=42"], "there is no domain `defualt`: did you mean --domain `default`?");
+    refused(&["--domain", "defualt", "user=42"], "unknown domain `defualt`: did you mean --domain `default`?");
     refused(&["--domain", "somewhere", "user=42"], "use --domain with `edge`, `shop.example.org`, `default`, `llm`");
-    refused(&[], "nothing is known of the call");
-    refused(&["user"], "`user` is no entry: write KEY=VALUE");
-    refused(&["=42"], "is no entry");
-    refused(&["--descriptor", "user=42,path"], "--descriptor: `path` is no entry");
+    refused(&[], "the call has no entries");
+    refused(&["user"], "invalid entry `user`: write KEY=VALUE");
+    refused(&["=42"], "invalid entry `=42`");
+    refused(&["--descriptor", "user=42,path"], "--descriptor: invalid entry `path`");
     refused(&["user=42", "--cost", "0"], "a cost of 0");
     refused(&["user=42", "--prefix", "a b"], "--prefix");
     let unnamed = run(["explain", "user=42"]);
@@ -275,4 +280,41 @@ fn no_value_drives_the_terminal() {
             ran.stdout
         );
     }
+}
+
+#[test]
+fn the_only_domain_of_a_file_is_taken() {
+    let (_folder, file) = config("policies: [{ name: per-user, domain: api, partition: [user], limit: 5/h }]");
+    let explained = run(["explain", "--config", &file, "user=42"]);
+    assert!(explained.stdout.starts_with("domain api, cost 1\n"), "{}{}", explained.stdout, explained.stderr);
+}
+
+#[test]
+fn a_file_without_config_before_it_is_refused_with_a_hint() {
+    let refused = run(["explain", "policies.yaml", "user=42"]);
+    assert_eq!(refused.code, 2);
+    assert!(refused.stderr.contains("--config policies.yaml"), "{}", refused.stderr);
+    let refused = run(["serve", "policies.yaml"]);
+    assert_eq!(refused.code, 2);
+    assert!(refused.stderr.contains("tip: to name a policy file, use '--config policies.yaml'"), "{}", refused.stderr);
+}
+
+/// The names of limitador's limits are long.
+#[test]
+fn explanations_fit_a_terminal_and_quotes_are_printed_as_they_are() {
+    let limit = |value: &str| {
+        format!(
+            "- {{namespace: shop, max_value: 5, seconds: 60, variables: [\"descriptors[0]['user_id']\"], conditions: \
+             [\"descriptors[0]['req.method'] == '{value}'\", \"descriptors[0]['req.path'] != '/a/rather/long/path'\"]}}\n"
+        )
+    };
+    let (_folder, file) = config(&(limit("POST") + &limit("GET")));
+    let explained = run(["explain", "--config", &file, "req.method=POST", "req.path=/", "user_id=7"]);
+    assert_eq!(explained.code, 0, "{}", explained.stderr);
+    let key = |line: &&str| line.trim_start().starts_with("key ");
+    for line in explained.stdout.lines().filter(|line| !key(line)) {
+        assert!(line.chars().count() <= 80, "{line}");
+    }
+    assert!(explained.stdout.contains("descriptors[0]['user_id']=7"), "{}", explained.stdout);
+    assert!(!explained.stdout.contains(r"\'"), "{}", explained.stdout);
 }

@@ -8,7 +8,7 @@ use tallygate_http::sanitize;
 use super::{Applying, Explained};
 use crate::color::Color;
 use crate::duration;
-use crate::table::{Cell, Table, thousands};
+use crate::table::{Cell, Table, thousands, wrap};
 
 /// The call, the policies that apply with their state, those that do not, and the answer.
 pub(super) fn write(out: &mut impl Write, explained: &Explained<'_>) -> io::Result<()> {
@@ -23,7 +23,7 @@ pub(super) fn write(out: &mut impl Write, explained: &Explained<'_>) -> io::Resu
     writeln!(out)?;
     write_applying(out, &explained.applying, several, color)?;
     write_others(out, explained, several, color)?;
-    let answer = answer(explained.verdict);
+    let answer = wrap(&answer(explained.verdict), "");
     writeln!(out, "{}", if explained.verdict.allowed() { color.good(&answer) } else { color.bad(&answer) })
 }
 

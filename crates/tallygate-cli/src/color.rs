@@ -1,6 +1,25 @@
-//! Colours, if the terminal wants them. The text says the same without.
+//! Colours, if the user or the terminal wants them. The text is complete without.
 
 use std::io::IsTerminal;
+use std::sync::OnceLock;
+
+use clap::ValueEnum;
+
+/// When to print colours.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum When {
+    Auto,
+    Always,
+    Never,
+}
+
+/// What `--color` says.
+static CHOICE: OnceLock<When> = OnceLock::new();
+
+/// Sets the choice of the command line, once.
+pub(crate) fn choose(when: When) {
+    let _ = CHOICE.set(when);
+}
 
 /// Puts colour around text, or leaves it as it is.
 #[derive(Debug, Clone, Copy)]
@@ -9,11 +28,19 @@ pub(crate) struct Color {
 }
 
 impl Color {
-    /// Colour if stdout is a terminal and nobody asked for none (<https://no-color.org>).
+    /// As `--color` says; else as NO_COLOR and CLICOLOR_FORCE say (<https://no-color.org>, <https://bixense.com/clicolors>);
+    /// else if stdout is a terminal.
     pub(crate) fn for_stdout() -> Self {
-        let refused = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty())
-            || std::env::var_os("TERM").is_some_and(|terminal| terminal == "dumb");
-        Self { on: std::io::stdout().is_terminal() && !refused }
+        let is_set = |name: &str| std::env::var_os(name).is_some_and(|value| !value.is_empty() && value != "0");
+        let dumb = || std::env::var_os("TERM").is_some_and(|terminal| terminal == "dumb");
+        let on = match CHOICE.get() {
+            Some(When::Always) => true,
+            Some(When::Never) => false,
+            // NO_COLOR counts whatever its value.
+            _ if std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty()) => false,
+            _ => is_set("CLICOLOR_FORCE") || (std::io::stdout().is_terminal() && !dumb()),
+        };
+        Self { on }
     }
 
     pub(crate) fn plain(self, text: &str) -> String {

@@ -1,4 +1,4 @@
-//! `tallygate`, the command line: parses, dispatches, and turns the outcome into an exit code.
+//! `tallygate`, the command line: parses arguments, runs a command, and turns its outcome into an exit code.
 
 mod cmd;
 
@@ -7,63 +7,81 @@ mod store;
 
 mod color;
 mod duration;
+mod environment;
 mod output;
 mod progress;
 mod table;
 
+use std::error::Error;
 use std::ffi::OsString;
 use std::io::{self, ErrorKind, Write};
+use std::path::Path;
 use std::process::ExitCode;
+use std::sync::LazyLock;
 
 use anyhow::Context;
-use clap::{Parser, Subcommand};
-use tallygate::LimitError;
+use clap::error::{ContextKind, ContextValue};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
+use tallygate::{CheckError, CounterError, LimitError, StoreError};
 use tallygate_http::sanitize;
+use tallygate_redis::ConnectError;
 
-use cmd::{audit, call, counter, demo, explain, schema, serve, validate, verify};
+use cmd::{audit, call, completions, counter, demo, explain, health, man, schema, serve, validate, verify};
 use output::Outcome;
 use policies::Unusable;
 
-/// Rate limits, quotas and atomic counters: try them, prove them, look after them.
+/// Rate limits, quotas and atomic counters: serve, try, verify and audit them.
 #[derive(Debug, Parser)]
-#[command(name = "tallygate", version, max_term_width = 100, after_help = EXAMPLES, disable_help_subcommand = true)]
+#[command(name = "tallygate", version = VERSION.as_str(), propagate_version = true, max_term_width = 100, after_help = EXAMPLES)]
 struct Cli {
+    /// When to print colours; `auto` asks NO_COLOR, CLICOLOR_FORCE and the terminal
+    #[arg(long, global = true, value_name = "WHEN", value_enum, default_value = "auto")]
+    color: color::When,
     #[command(subcommand)]
     command: Command,
 }
 
+/// The version, and the commit if the build was given it in `TALLYGATE_COMMIT`.
+static VERSION: LazyLock<String> = LazyLock::new(|| {
+    let version = env!("CARGO_PKG_VERSION");
+    match option_env!("TALLYGATE_COMMIT").filter(|commit| !commit.is_empty()) {
+        Some(commit) => format!("{version} ({commit})"),
+        None => version.to_owned(),
+    }
+});
+
 const EXAMPLES: &str = "\
 Examples:
-  tallygate serve                                      limits over HTTP and gRPC, with a line to try
+  tallygate serve                                      limits over HTTP and gRPC, with a curl to try
   tallygate demo                                       see what each algorithm admits
   tallygate check alice --limit 3/min --repeat 5       try a limit
   tallygate check alice --limit 10/s --limit 100/day   two limits, one decision
   tallygate counter incr-by visits 5                   count
-  tallygate verify --store redis://127.0.0.1:6379      prove the limits on your own server
-  tallygate audit --store redis://127.0.0.1:6379       look through what it holds
-  tallygate validate tallygate.yaml                     check policies before they are served
-  tallygate explain --config tallygate.yaml user=42     see which policies a call falls under, and why
-  tallygate serve --config tallygate.yaml               serve them; read again when the file changes
+  tallygate verify --store redis://127.0.0.1:6379      verify the limits on your own server
+  tallygate audit --store redis://127.0.0.1:6379       find keys without a TTL, and memory by policy
+  tallygate validate tallygate.yaml                    check policy files
+  tallygate explain --config tallygate.yaml user=42    see which policies apply to a call, and why
+  tallygate serve --config tallygate.yaml              serve them; reloaded when the file changes
 
 A limit is written AMOUNT/WINDOW [burst N] [ALGORITHM]:
   100/min    10/s burst 50    5 per 2h    1000/day sliding_log
 
-Exit codes: 0 allowed or done, 1 denied, 2 error.";
+Exit codes: 0 allowed or done, 1 denied, 2 error, 3 the store is unreachable.";
 
 #[derive(Debug, Subcommand)]
 enum Command {
     Serve(Box<serve::Args>),
     Demo(demo::Args),
-    /// Charge a call if every limit has room for it
+    /// Charge a call if every limit allows it
     #[command(after_help = call::CHECK_EXAMPLES)]
     Check(call::Args<call::CheckArgs>),
-    /// Say what `check` would answer, and charge nothing
+    /// Print what `check` would answer, and charge nothing
     #[command(after_help = call::PEEK_EXAMPLES)]
     Peek(call::Args<call::CostArg>),
-    /// Give back units that a call was charged, and say how many counted
+    /// Give back units that a call was charged
     #[command(after_help = call::REFUND_EXAMPLES)]
     Refund(call::Args<call::RefundArgs>),
-    /// Forget what a subject has used, and say whether there was anything to forget
+    /// Forget what a subject has used
     #[command(after_help = call::RESET_EXAMPLES)]
     Reset(call::Args<()>),
     Counter(counter::Args),
@@ -74,21 +92,31 @@ enum Command {
     Validate(validate::Args),
     Explain(explain::Args),
     Schema(schema::Args),
+    Health(health::Args),
+    Completions(completions::Args),
+    Man(man::Args),
+}
+
+/// The definition of the command line.
+fn command() -> clap::Command {
+    environment::without_empty(Cli::command())
+}
+
+fn parse<A: Into<OsString> + Clone>(args: impl IntoIterator<Item = A>) -> Result<Cli, clap::Error> {
+    Cli::from_arg_matches(&command().try_get_matches_from(args)?)
 }
 
 fn main() -> ExitCode {
     let args: Vec<OsString> = std::env::args_os().collect();
-    let cli = match Cli::try_parse_from(&args) {
+    let cli = match parse(&args) {
         Ok(cli) => cli,
         Err(error) => return report_usage(&error, &args),
     };
+    color::choose(cli.color);
     match run(cli.command) {
         Ok(Outcome::Allowed) => ExitCode::SUCCESS,
         Ok(Outcome::Denied) => ExitCode::from(1),
-        Err(error) => {
-            report(&error);
-            ExitCode::from(2)
-        }
+        Err(error) => report(&error),
     }
 }
 
@@ -98,14 +126,19 @@ fn run(command: Command) -> anyhow::Result<Outcome> {
         _ => tokio::runtime::Builder::new_current_thread(),
     };
     let runtime = runtime.enable_all().build();
-    let runtime = runtime.context("cannot start: the system refused what the event loop needs")?;
+    let runtime = runtime.context("cannot start the event loop")?;
+    let unknown = environment::unknown(&Cli::command());
     if let Command::Serve(args) = command {
-        return runtime.block_on(serve::run(*args));
+        return runtime.block_on(serve::run(*args, &unknown));
+    }
+    // Here only typos: other programs may have variables of this prefix.
+    for typo in unknown.iter().filter(|unknown| unknown.near.is_some()) {
+        let _ = writeln!(io::stderr(), "warning: {}", sanitize::text(&typo.to_string()));
     }
     let mut out = io::stdout().lock();
     let outcome = runtime.block_on(async {
         match command {
-            Command::Serve(_) => unreachable!("it has gone its own way"),
+            Command::Serve(_) => unreachable!("it is run above"),
             Command::Demo(args) => demo::run(&args, &mut out),
             Command::Check(args) => call::check(args, &mut out).await,
             Command::Peek(args) => call::peek(args, &mut out).await,
@@ -118,32 +151,71 @@ fn run(command: Command) -> anyhow::Result<Outcome> {
             Command::Validate(args) => validate::run(&args, &mut out),
             Command::Explain(args) => explain::run(args, &mut out).await,
             Command::Schema(args) => schema::run(&args, &mut out),
+            Command::Health(args) => health::run(args, &mut out).await,
+            Command::Completions(args) => completions::run(&args, &mut out),
+            Command::Man(args) => man::run(&args, &mut out),
         }
     })?;
     out.flush()?;
     Ok(outcome)
 }
 
-/// Prints the error, except when the reader of our output has stopped early (`| head`).
-fn report(error: &anyhow::Error) {
+/// What a shell reports of a program that SIGPIPE ended. It is neither permission nor refusal.
+const CLOSED_PIPE: u8 = 141;
+
+/// Prints the error and returns the exit code. A closed pipe (`| head`) is not an error to print.
+fn report(error: &anyhow::Error) -> ExitCode {
     if error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == ErrorKind::BrokenPipe) {
-        return;
+        return ExitCode::from(CLOSED_PIPE);
     }
     let message = format!("{error:#}");
-    // A limit's error draws a caret below the text, which the library has sanitized, and files have a line for each
-    // finding. Nothing else may break the line.
+    // The error of a limit has a caret below the text, which the library has sanitized, and files have a line for each
+    // finding. All other errors are one line.
     let lines = error.is::<LimitError>() || error.is::<Unusable>();
     let message = if lines { sanitize::lines(&message) } else { sanitize::text(&message) };
     let _ = writeln!(io::stderr(), "error: {message}");
+    ExitCode::from(if error.chain().any(is_unreachable) { 3 } else { 2 })
 }
 
-/// The parser repeats what it was given, so on an error it is given safe text instead.
+/// Whether the store could not be reached, so that trying again later may help.
+fn is_unreachable(error: &(dyn Error + 'static)) -> bool {
+    let of_store = error.downcast_ref::<StoreError>();
+    let of_check =
+        error.downcast_ref().and_then(|error| if let CheckError::Store(error) = error { Some(error) } else { None });
+    let of_counter =
+        error.downcast_ref().and_then(|error| if let CounterError::Store(error) = error { Some(error) } else { None });
+    let of_connect =
+        error.downcast_ref().and_then(|error| if let ConnectError::Store(error) = error { Some(error) } else { None });
+    let error = of_store.or(of_check).or(of_counter).or(of_connect);
+    matches!(error, Some(StoreError::Unavailable { .. } | StoreError::Ambiguous { .. } | StoreError::Overloaded { .. }))
+}
+
+/// Prints what the parser says. It repeats its arguments, so it is run again with sanitized ones.
 fn report_usage(error: &clap::Error, args: &[OsString]) -> ExitCode {
     let safe_args = args.iter().map(|arg| sanitize::text(&arg.to_string_lossy()));
-    let printed = match Cli::try_parse_from(safe_args) {
-        Err(same) if same.kind() == error.kind() => same.print(),
+    let printed = match parse(safe_args) {
+        Err(same) if same.kind() == error.kind() => with_hint(same).print(),
         _ => writeln!(io::stderr(), "{}", sanitize::lines(&error.to_string())),
     };
-    let failed = error.use_stderr() || printed.is_err();
-    ExitCode::from(if failed { 2 } else { 0 })
+    match printed {
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => ExitCode::from(CLOSED_PIPE),
+        Err(_) => ExitCode::from(2),
+        Ok(()) => ExitCode::from(if error.use_stderr() { 2 } else { 0 }),
+    }
+}
+
+/// Hints at `--config` if a file is named without it.
+fn with_hint(mut error: clap::Error) -> clap::Error {
+    let Some(ContextValue::String(argument)) = error.get(ContextKind::InvalidArg) else { return error };
+    if is_policy_file(argument) {
+        let tip = format!("to name a policy file, use '--config {argument}'");
+        error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip.into()]));
+    }
+    error
+}
+
+/// Whether an argument looks like a policy file.
+fn is_policy_file(argument: &str) -> bool {
+    let extension = Path::new(argument).extension();
+    !argument.starts_with('-') && extension.is_some_and(|extension| extension == "yaml" || extension == "yml")
 }

@@ -8,10 +8,10 @@ use tallygate_http::{decision_json, sanitize};
 
 use crate::duration;
 
-/// What an exit code tells.
+/// The outcome of a command, for its exit code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Outcome {
-    /// Allowed, or simply done.
+    /// Allowed, or done.
     Allowed,
     Denied,
 }
@@ -22,7 +22,7 @@ impl From<&Decision> for Outcome {
     }
 }
 
-/// How to write answers.
+/// How to print answers.
 #[derive(Debug, clap::Args)]
 pub(crate) struct OutputArgs {
     /// Print JSON, one object on each line
@@ -68,7 +68,7 @@ pub(crate) fn decision_text(policies: &[&str], decision: &Decision) -> String {
         other => text += &format!("  (from: {})", other.name()),
     }
     if decision.split() {
-        text += "  (charged one after the other: the limits live in different slots)";
+        text += "  (charged one after the other: the limits are in different slots)";
     }
     text
 }

@@ -1,4 +1,4 @@
-//! Policy files as they are named on the command line: files, folders, or `-` for what comes in.
+//! Policy files as they are named on the command line: files, folders, or `-` for standard input.
 
 use std::fmt;
 use std::io::{self, Read as _};
@@ -7,10 +7,11 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, bail};
 use tallygate_config::{Config, Finding, Findings};
 use tallygate_http::sanitize;
+use tallygate_redis::{AnyStore, StoreUrl};
 
-/// What stands for standard input, and the name that findings call it by.
+/// What means standard input, and its name in findings.
 const STDIN: (&str, &str) = ("-", "(stdin)");
-/// A little more than what is taken, so that more is noticed.
+/// One more than what is accepted, so that more is noticed.
 const MAX_STDIN: u64 = (1 << 20) + 1;
 
 /// Files that cannot be used, and why: one line for each finding.
@@ -29,19 +30,19 @@ impl fmt::Display for Unusable {
 
 impl std::error::Error for Unusable {}
 
-/// A finding as editors and people read it: `file:line:column: error: message`, then what to do about it.
+/// A finding as compilers write it: `file:line:column: error: message`, with its help on the next line.
 pub(crate) fn text(finding: &Finding) -> String {
-    // What comes from a file or its name must not start a line of its own.
+    // Text from a file, or its name, must not start a line of its own.
     let Finding { file, message, help, .. } = finding;
     let (file, message, help) = (sanitize::text(file), sanitize::text(message), help.as_deref().map(sanitize::text));
     format!("{:#}", Finding { file, message, help, ..*finding })
 }
 
-/// Pairs of name and text, all of them together one configuration.
+/// Pairs of name and text, which together make one configuration.
 pub(crate) fn read(paths: &[PathBuf]) -> anyhow::Result<Vec<(String, String)>> {
     let (mut texts, mut findings) = (Vec::new(), Vec::new());
     if paths.iter().filter(|path| is_stdin(path)).count() > 1 {
-        bail!("`-` is standard input, which can be read once: name it once");
+        bail!("`-` is standard input, which can only be read once: name it once");
     }
     for path in paths {
         if is_stdin(path) {
@@ -62,7 +63,24 @@ pub(crate) fn read(paths: &[PathBuf]) -> anyhow::Result<Vec<(String, String)>> {
     Ok(texts)
 }
 
-/// The configuration at `path`, for commands that are about something else: whatever is wrong with it ends them.
+/// Warnings for the files that [`read`] skips.
+pub(crate) fn skipped(paths: &[PathBuf]) -> Vec<Finding> {
+    paths.iter().filter(|path| !is_stdin(path)).flat_map(|path| tallygate_config::skipped(path)).collect()
+}
+
+/// What is wrong with the store of the files, if it cannot be used.
+pub(crate) fn invalid_store(config: &Config) -> Option<Finding> {
+    let store = config.store.as_deref().filter(|store| store.trim() != AnyStore::MEMORY)?;
+    let error = store.parse::<StoreUrl>().err()?;
+    Some(config.invalid_store(&format!("`store`: {error}")))
+}
+
+/// Files that cannot be used for this reason.
+pub(crate) fn unusable(finding: Finding) -> anyhow::Error {
+    Unusable { what: "the configuration is refused:", findings: vec![finding] }.into()
+}
+
+/// The configuration at `path`, for commands that need a valid one.
 pub(crate) fn load(path: &Path) -> anyhow::Result<Config> {
     let texts = read(&[path.to_owned()])?;
     Config::from_texts(&texts).map_err(|findings: Findings| {

@@ -1,4 +1,4 @@
-//! One line on the terminal that says how far a long command is, and leaves no trace.
+//! A progress line on the terminal, erased at the end.
 
 use std::io::{self, IsTerminal, Write};
 use std::time::Duration;

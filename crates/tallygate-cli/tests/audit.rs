@@ -29,14 +29,14 @@ fn a_sound_store_is_called_so() {
     let ran = audit(&url, &[]);
     assert_eq!(ran.code, 0, "{}{}", ran.stdout, ran.stderr);
     for words in
-        ["5 keys under tallygate:*", "every other key expires", "1 counter without an end", "sliding_log", "noeviction"]
+        ["5 keys under tallygate:*", "every other key expires", "1 counter without a TTL", "sliding_log", "noeviction"]
     {
         assert!(ran.stdout.contains(words), "{words}: {}", ran.stdout);
     }
     let report = json(&audit(&url, &["--json"]));
     assert_eq!((&report["keys"], &report["orphans"], &report["lasting_counters"]), (&5.into(), &0.into(), &1.into()));
     assert_eq!(report["usage"].as_array().unwrap().len(), 5);
-    assert_eq!(audit(&url, &["--prefix", "other"]).code, 1, "under that prefix a key has no end");
+    assert_eq!(audit(&url, &["--prefix", "other"]).code, 1, "under that prefix a key has no TTL");
     assert_eq!(audit(&url, &["--prefix", "nobody"]).code, 0);
 }
 
@@ -58,14 +58,14 @@ fn orphans_are_listed_and_mended_and_others_are_left_alone() {
     assert!(!found.stdout.contains('\x1b'));
 
     let mended = audit(&url, &["--repair", "--ttl", "1h"]);
-    assert!(mended.stdout.contains("2 of 2 keys given 1h to live"), "{}", mended.stdout);
+    assert!(mended.stdout.contains("2 of 2 keys given a TTL of 1h"), "{}", mended.stdout);
     assert_eq!(mended.code, 1, "the key of others is still there");
     let ttl = |key: &str| server.command(&["PTTL", key]).int();
     for key in ["tallygate:{a}:api:fw", "tallygate:{b\x1b[2J}:api:tb"] {
         assert!((3_500_000..=3_600_000).contains(&ttl(key)), "{}", ttl(key));
     }
     assert_eq!((ttl("tallygate:config"), ttl("tallygate:{v}:counter:n")), (-1, -1));
-    assert!(ttl("tallygate:{alice}:cli:tb") < 60_000, "what has an end keeps it");
+    assert!(ttl("tallygate:{alice}:cli:tb") < 60_000, "what has a TTL keeps it");
 
     server.command(&["DEL", "tallygate:config"]).ok();
     assert_eq!(audit(&url, &[]).code, 0);
@@ -128,9 +128,11 @@ fn a_missing_right_is_named() {
 
 #[test]
 fn what_cannot_be_audited_is_an_error() {
+    let unreachable = run(["audit", "--store", "redis://127.0.0.1:1"]);
+    assert_eq!(unreachable.code, 3);
+    assert!(unreachable.stderr.contains("nothing is listening"), "{}", unreachable.stderr);
     for (args, said) in [
         (&["audit"][..], "--store"),
-        (&["audit", "--store", "redis://127.0.0.1:1"], "nothing is listening"),
         (&["audit", "--store", "redis://127.0.0.1:1", "--prefix", "*"], "--prefix"),
         (&["audit", "--store", "redis://127.0.0.1:1", "--repair", "--ttl", "soon"], "--ttl"),
         (&["audit", "--store", "redis://127.0.0.1:1", "--repair", "--ttl", "0s"], "--ttl"),

@@ -7,6 +7,7 @@ mod check; // `check`, `peek`, `refund`, `reset`
 mod counter; // `counter`
 mod demo; // the facts in the picture
 mod explain; // which policies apply, why, and that nothing is charged
+mod health; // `health`, against a real server
 mod readme; // the console examples of the README
 mod serve; // the binary as a server: signals, reload, logs
 mod shared; // the commands on a real server
@@ -26,7 +27,7 @@ struct Ran {
 
 fn binary() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tallygate"));
-    for setting in ["TALLYGATE_STORE", "TALLYGATE_PREFIX", "TALLYGATE_CONFIG"] {
+    for (setting, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("TALLYGATE_")) {
         command.env_remove(setting);
     }
     command
@@ -45,7 +46,6 @@ fn ran(output: Output) -> Ran {
     }
 }
 
-#[test]
 /// The object has these fields and no others, in this order in the text that it was read from.
 fn assert_fields(text: &str, object: &serde_json::Value, fields: &[&str]) {
     let known: std::collections::BTreeSet<&str> =
@@ -55,9 +55,25 @@ fn assert_fields(text: &str, object: &serde_json::Value, fields: &[&str]) {
     assert!(places.is_sorted() && places.iter().all(Option::is_some), "{fields:?}: {text}");
 }
 
+#[test]
 fn help_and_version_are_answers_not_errors() {
-    let verbs =
-        ["demo", "check", "peek", "refund", "reset", "counter", "verify", "audit", "validate", "explain", "schema"];
+    let verbs = [
+        "serve",
+        "demo",
+        "check",
+        "peek",
+        "refund",
+        "reset",
+        "counter",
+        "verify",
+        "audit",
+        "validate",
+        "explain",
+        "schema",
+        "health",
+        "completions",
+        "man",
+    ];
     let help = run(["--help"]);
     assert_eq!((help.code, help.stderr.as_str()), (0, ""));
     for verb in verbs {
@@ -68,7 +84,10 @@ fn help_and_version_are_answers_not_errors() {
         assert!(help.stdout.lines().all(|line| line.chars().count() <= 100), "{verb}");
     }
     let version = run(["--version"]);
-    assert_eq!(version.stdout, format!("tallygate {}\n", env!("CARGO_PKG_VERSION")));
+    let commit = option_env!("TALLYGATE_COMMIT").filter(|commit| !commit.is_empty());
+    let commit = commit.map(|commit| format!(" ({commit})")).unwrap_or_default();
+    assert_eq!(version.stdout, format!("tallygate {}{commit}\n", env!("CARGO_PKG_VERSION")));
+    assert_eq!(run(["serve", "--version"]).code, 0);
     assert_eq!(run([] as [&str; 0]).code, 2);
 }
 
@@ -87,14 +106,76 @@ fn a_password_in_the_store_url_is_never_printed() {
     assert!(!ran(command.output().unwrap()).stdout.contains("hunter2"));
 }
 
-/// `tallygate … | head -1` is no reason for a message, and no permission.
+/// `tallygate … | head -1` is not an error to report, and not a permission: the exit code is that of SIGPIPE.
 #[test]
-fn a_reader_who_leaves_is_no_error_to_report() {
+fn a_closed_pipe_ends_as_a_shell_expects() {
     let mut command = binary();
     command.args(["check", "alice", "--limit", "3/min", "--repeat", "100000"]);
     command.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped());
     let mut child = command.spawn().unwrap();
     drop(child.stdout.take());
     let left = ran(child.wait_with_output().unwrap());
-    assert_eq!((left.code, left.stderr.as_str()), (2, ""));
+    assert_eq!((left.code, left.stderr.as_str()), (141, ""));
+}
+
+#[test]
+fn help_is_a_command_too() {
+    assert!(run(["help"]).stdout.contains("Usage: tallygate"));
+    assert!(run(["help", "check"]).stdout.contains("Charge a call"));
+}
+
+#[test]
+fn completions_and_manual_pages_are_printed() {
+    for shell in ["bash", "zsh", "fish"] {
+        let script = run(["completions", shell]);
+        assert!(script.code == 0 && script.stdout.contains("explain"), "{shell}: {}", script.stderr);
+    }
+    assert!(run(["man"]).stdout.contains(".TH tallygate 1"));
+    assert!(run(["man", "serve"]).stdout.contains("TALLYGATE_LOG_LEVEL"));
+    let unknown = run(["man", "nosuch"]);
+    assert_eq!(unknown.code, 2);
+    assert!(unknown.stderr.contains("unknown command `nosuch`"), "{}", unknown.stderr);
+}
+
+#[test]
+fn an_empty_variable_counts_as_unset() {
+    let mut command = binary();
+    command.env("TALLYGATE_STORE", "").env("TALLYGATE_PREFIX", "").args(["check", "alice", "--limit", "3/min"]);
+    let checked = ran(command.output().unwrap());
+    assert_eq!(checked.code, 0, "{}", checked.stderr);
+}
+
+#[test]
+fn a_mistyped_variable_is_reported() {
+    let mut command = binary();
+    command.env("TALLYGATE_STOR", "redis://x").env("TALLYGATE_SERVICE_HOST", "x").env("TALLYGATE_SOMETHING_ELSE", "x");
+    let checked = ran(command.args(["check", "alice", "--limit", "3/min"]).output().unwrap());
+    let warning = "warning: unknown environment variable TALLYGATE_STOR: did you mean TALLYGATE_STORE?\n";
+    assert!(checked.stderr.starts_with(warning), "{}", checked.stderr);
+    assert_eq!(checked.stderr.matches("unknown").count(), 1, "{}", checked.stderr);
+}
+
+#[test]
+fn colours_can_be_forced_and_forbidden() {
+    let coloured = |args: &[&str], variables: &[(&str, &str)]| {
+        let mut command = binary();
+        command.env_remove("NO_COLOR").env_remove("CLICOLOR_FORCE").env_remove("TERM").envs(variables.iter().copied());
+        ran(command.arg("demo").args(args).output().unwrap()).stdout.contains('\x1b')
+    };
+    assert!(!coloured(&[], &[]), "a pipe has no colours");
+    assert!(coloured(&["--color", "always"], &[("NO_COLOR", "1")]));
+    assert!(coloured(&[], &[("CLICOLOR_FORCE", "1")]));
+    assert!(!coloured(&["--color", "never"], &[("CLICOLOR_FORCE", "1")]));
+}
+
+/// A script can tell a typo, which it must not repeat, from a store that may come back.
+#[test]
+fn the_exit_code_tells_an_unreachable_store_from_a_usage_error() {
+    let with = |args: &[&str]| run([args, &["--store", "redis://127.0.0.1:1"]].concat()).code;
+    assert_eq!(with(&["check", "alice", "--limit", "3/min"]), 3);
+    assert_eq!(with(&["counter", "incr", "visits"]), 3);
+    assert_eq!(with(&["audit"]), 3);
+    assert_eq!(with(&["verify"]), 3);
+    assert_eq!(with(&["check", "alice", "--limit", "3/mn"]), 2);
+    assert_eq!(run(["check", "alice", "--limit", "3/min", "--store", "reddis://x"]).code, 2);
 }

@@ -70,6 +70,11 @@ impl Drop for Serving {
     }
 }
 
+/// An address that nobody listens on.
+fn free_port() -> SocketAddr {
+    std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
+}
+
 /// What `serve` says when it cannot start.
 fn refused(args: &[&str], environment: &[(&str, &str)]) -> String {
     let output = serve(args, environment).output().unwrap();
@@ -98,13 +103,13 @@ fn the_printed_line_is_answered_until_it_is_denied_and_again_after_the_wait() {
     for left in (0..10).rev() {
         let allowed = ask();
         assert_eq!(allowed.status, 200, "{}", allowed.text());
-        let told: Value = serde_json::from_slice(&allowed.body).unwrap();
-        assert_eq!(told["remaining"], left);
+        let reported: Value = serde_json::from_slice(&allowed.body).unwrap();
+        assert_eq!(reported["remaining"], left);
     }
     let denied = ask();
     assert_eq!((denied.status, denied.header("content-type")), (429, Some("application/problem+json")));
-    let told: Value = serde_json::from_slice(&denied.body).unwrap();
-    let exact = Duration::from_millis(told["retry_after_ms"].as_u64().unwrap());
+    let reported: Value = serde_json::from_slice(&denied.body).unwrap();
+    let exact = Duration::from_millis(reported["retry_after_ms"].as_u64().unwrap());
     let seconds: u64 = denied.header("retry-after").unwrap().parse().unwrap();
     assert_eq!(seconds, exact.as_secs_f64().ceil() as u64);
     std::thread::sleep(Duration::from_secs(seconds));
@@ -134,16 +139,30 @@ fn sigterm_ends_it_quietly_and_sighup_reads_the_policies_again() {
 
 #[test]
 fn settings_come_from_the_environment_too_and_logs_can_be_json() {
-    let environment =
-        [("TALLYGATE_HEADERS", "draft6"), ("TALLYGATE_LOG_FORMAT", "json"), ("TALLYGATE_TOKEN", "0123456789abcdef")];
-    let server = Serving::start(&[], &environment);
+    let [http, admin] = [free_port(), free_port()];
+    let (http_text, admin_text) = (http.to_string(), admin.to_string());
+    let environment = [
+        ("TALLYGATE_HTTP", http_text.as_str()),
+        ("TALLYGATE_ADMIN", &admin_text),
+        ("TALLYGATE_HEADERS", "draft6"),
+        ("TALLYGATE_LOG_FORMAT", "json"),
+        ("TALLYGATE_TOKEN", "0123456789abcdef"),
+    ];
+    let child = serve(&[], &environment).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut server = Serving { child, said: String::new() };
+    let health = || crate::run(["health", "--server", http_text.as_str()]).code;
+    wait::until("a server", Duration::from_secs(10), || (health() == 0).then_some(()));
     let headers = [("content-type", "application/json")];
-    let answer = http::request(server.address("http"), "POST", "/v1/check", &headers, br#"{"key":"a","limit":"5/s"}"#);
+    let answer = http::request(http, "POST", "/v1/check", &headers, br#"{"key":"a","limit":"5/s"}"#);
     assert_eq!(answer.header("ratelimit-limit"), Some("5"));
-    assert_eq!(http::request(server.address("admin"), "GET", "/metrics", &[], b"").status, 401);
+    assert_eq!(http::request(admin, "GET", "/metrics", &[], b"").status, 401);
     server.signal("-TERM");
+    let mut stdout = server.child.stdout.take().unwrap();
     let (_, log) = server.end();
     assert!(!log.is_empty());
+    let mut banner = String::new();
+    stdout.read_to_string(&mut banner).unwrap();
+    assert_eq!(banner, "", "with JSON nothing but the log is printed");
     for line in log.lines() {
         let _: Value = serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}"));
     }
@@ -169,15 +188,95 @@ fn what_cannot_be_started_says_why_and_what_to_do() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let error = refused(&["--http", &taken.local_addr().unwrap().to_string()], &[]);
     assert!(error.contains("cannot listen on") && error.contains("another port"), "{error}");
+    assert!(error.contains("--http: ") && error.matches("Address already in use").count() == 1, "{error}");
     let error = refused(&["--tls-cert", "/nowhere/cert.pem", "--tls-key", "/nowhere/key.pem"], &[]);
     assert!(error.contains("/nowhere/cert.pem"), "{error}");
 }
 
 #[test]
-fn a_store_that_is_away_is_no_reason_not_to_start() {
+fn an_unreachable_store_does_not_keep_it_from_starting() {
     let server = Serving::start(&["--store", "redis://127.0.0.1:1"], &[]);
     let ready = http::request(server.address("http"), "GET", "/readyz", &[], b"");
     assert_eq!(ready.status, 503);
     assert_eq!(http::request(server.address("http"), "GET", "/livez", &[], b"").status, 200);
     assert!(server.said.contains("127.0.0.1:1"), "{}", server.said);
+}
+
+#[test]
+fn listeners_that_cannot_be_served_are_refused() {
+    let error = refused(&["--http", "off", "--grpc", "off", "--admin", "off"], &[]);
+    assert!(error.contains("there is nothing to serve"), "{error}");
+    let port = free_port().to_string();
+    let error = refused(&["--http", &port, "--grpc", &port], &[]);
+    assert!(error.contains("--http and --grpc are both"), "{error}");
+    let error = refused(&["--http", ":8080"], &[]);
+    assert!(error.contains("127.0.0.1:8080") && error.contains("0.0.0.0:8080"), "{error}");
+}
+
+#[test]
+fn empty_variables_count_as_unset() {
+    let names = ["STORE", "CONFIG", "TOKEN", "TRUSTED_PROXIES", "OTLP", "TLS_CERT", "LOG", "LOG_LEVEL", "HEADERS"];
+    let names = names.map(|name| format!("TALLYGATE_{name}"));
+    let environment: Vec<(&str, &str)> = names.iter().map(|name| (name.as_str(), "")).collect();
+    let server = Serving::start(&[], &environment);
+    let headers = [("x-forwarded-for", "192.0.2.1"), ("x-forwarded-uri", "/"), ("x-forwarded-method", "GET")];
+    let answer = http::request(server.address("http"), "GET", "/v1/forward-auth", &headers, b"");
+    assert_ne!(answer.status, 421, "loopback is still trusted: {}", answer.text());
+}
+
+#[test]
+fn mistyped_variables_and_skipped_files_are_logged_each_on_one_line() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("a.yaml"), "policies: [{name: p, domain: api, limit: 5/min}]").unwrap();
+    std::fs::write(folder.path().join("c"), "").unwrap();
+    let server = Serving::start(&["--config", folder.path().to_str().unwrap()], &[("TALLYGATE_CONFG", "x")]);
+    server.signal("-TERM");
+    let (_, log) = server.end();
+    assert!(log.contains("TALLYGATE_CONFG: did you mean TALLYGATE_CONFIG?"), "{log}");
+    assert!(log.contains("/c: warning: this file is skipped"), "{log}");
+    assert!(log.contains("all callers share one count; name the entries"), "{log}");
+    assert!(!log.contains("\\n"), "{log}");
+}
+
+#[test]
+fn the_printed_line_falls_under_the_first_policy_of_the_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("policies.yaml");
+    let text = "policies: [{name: p, domain: api, match: {plan: free}, partition: [user], limit: 2/h}]";
+    std::fs::write(&file, text).unwrap();
+    let server = Serving::start(&["--config", file.to_str().unwrap()], &[]);
+    let (_, question) = printed_question(&server.said);
+    let headers = [("content-type", "application/json")];
+    let ask = || http::request(server.address("http"), "POST", "/v1/check", &headers, question.as_bytes()).status;
+    assert_eq!([ask(), ask(), ask()], [200, 200, 429], "{question}");
+}
+
+#[test]
+fn a_refused_collector_is_not_printed_with_its_query() {
+    let error = refused(&["--otlp", "http://127.0.0.1:4318/?key=hunter2"], &[]);
+    assert!(error.contains("--otlp") && !error.contains("hunter2"), "{error}");
+}
+
+#[test]
+fn the_level_of_the_log_is_an_option() {
+    let server = Serving::start(&["--log-level", "error"], &[("TALLYGATE_LOG", "debug")]);
+    server.signal("-TERM");
+    assert_eq!(server.end().1, "");
+    let error = refused(&["--log-level", "verbose"], &[]);
+    assert!(error.contains("verbose"), "{error}");
+}
+
+/// Its lines were invitations to set variables to nothing.
+#[test]
+fn the_default_file_of_the_package_has_no_empty_or_unknown_variable() {
+    let file = include_str!("../../../deploy/debian/tallygate.default");
+    let help = crate::run(["serve", "--help"]).stdout;
+    let help = help.split_whitespace().collect::<Vec<_>>().join(" ");
+    let variables: Vec<(&str, &str)> =
+        file.lines().filter_map(|line| line.strip_prefix("#TALLYGATE_")?.split_once('=')).collect();
+    assert!(variables.len() > 10);
+    for (name, value) in variables {
+        let known = ["=", "]"].iter().any(|end| help.contains(&format!("[env: TALLYGATE_{name}{end}")));
+        assert!(known && !value.is_empty(), "{name}={value}");
+    }
 }

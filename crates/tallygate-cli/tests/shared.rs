@@ -49,6 +49,6 @@ fn counters_outlive_the_command() {
 #[test]
 fn a_store_that_is_not_there_is_an_error_and_no_answer() {
     let nobody = run(["check", "alice", "--limit", "3/min", "--store", "redis://127.0.0.1:1"]);
-    assert_eq!((nobody.code, nobody.stdout.as_str()), (2, ""));
+    assert_eq!((nobody.code, nobody.stdout.as_str()), (3, ""));
     assert!(nobody.stderr.starts_with("error: --store: "), "{}", nobody.stderr);
 }

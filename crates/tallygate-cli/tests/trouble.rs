@@ -1,4 +1,4 @@
-//! Stores that cannot be used: exit code 2, and what to do about it.
+//! Stores that cannot be used: the exit code, and what to do about it.
 
 use tallygate_testkit::Server;
 
@@ -6,8 +6,12 @@ use super::run;
 
 /// One line that says what is wrong and what would be right.
 fn refused(url: &str, words: &[&str]) {
+    ended(2, url, words);
+}
+
+fn ended(code: i32, url: &str, words: &[&str]) {
     let ran = run(["check", "alice", "--limit", "3/min", "--store", url]);
-    assert_eq!((ran.code, ran.stdout.as_str()), (2, ""), "{}", ran.stderr);
+    assert_eq!((ran.code, ran.stdout.as_str()), (code, ""), "{}", ran.stderr);
     assert_eq!(ran.stderr.lines().count(), 1, "{}", ran.stderr);
     assert!(ran.stderr.starts_with("error: "), "{}", ran.stderr);
     for word in words {
@@ -26,7 +30,7 @@ fn a_mistyped_url() {
 
 #[test]
 fn a_port_where_nobody_answers() {
-    refused("redis://127.0.0.1:1", &["nothing is listening on 127.0.0.1:1", "is the server running?"]);
+    ended(3, "redis://127.0.0.1:1", &["nothing is listening on 127.0.0.1:1", "is the server running?"]);
 }
 
 #[test]

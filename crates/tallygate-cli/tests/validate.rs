@@ -62,7 +62,7 @@ fn the_examples_are_valid_each_and_together() {
 }
 
 #[test]
-fn everything_that_is_wrong_is_told_at_once_with_its_place() {
+fn everything_that_is_wrong_is_reported_at_once_with_its_place() {
     let wrong = "\
 policies:
   - name: a
@@ -128,7 +128,7 @@ fn standard_input_is_a_file_too() {
     let valid = validate_text(b"policies: [{ name: a, partition: [user], limit: 5/min }]", &[]);
     assert_eq!((valid.code, valid.stdout.as_str()), (0, "1 policy in 1 domain\n"));
     let empty = validate_text(b"", &[]);
-    assert_eq!(empty.code, 1, "a half-saved file is no configuration without limits");
+    assert_eq!(empty.code, 1, "a half-saved file must not turn all limits off");
     assert!(empty.stdout.starts_with("(stdin):1:1: error: the file is empty\n"), "{}", empty.stdout);
     let twice = run(["validate", "-", "-"]);
     assert_eq!(twice.code, 2);
@@ -144,9 +144,9 @@ fn warnings_fail_only_if_asked() {
     let strict = validate_text(DOUBTFUL.as_bytes(), &["--strict"]);
     assert_eq!((strict.code, &strict.stdout), (1, &lenient.stdout));
     for (more, valid) in [(&["--json"][..], true), (&["--json", "--strict"], false)] {
-        let told = json_of(&validate_text(DOUBTFUL.as_bytes(), more));
-        assert_eq!((&told["valid"], &told["policies"]), (&json!(valid), &json!(2)));
-        assert_eq!(told["findings"][0]["severity"], "warning");
+        let reported = json_of(&validate_text(DOUBTFUL.as_bytes(), more));
+        assert_eq!((&reported["valid"], &reported["policies"]), (&json!(valid), &json!(2)));
+        assert_eq!(reported["findings"][0]["severity"], "warning");
     }
 }
 
@@ -226,4 +226,35 @@ fn the_schema_is_the_one_that_files_are_held_against() {
     assert_eq!(printed.stdout, tallygate_config::schema());
     assert!(printed.stdout.lines().count() > 20, "people read it too");
     assert!(run(["schema", "--help"]).stdout.contains("# yaml-language-server: $schema="));
+}
+
+/// `validate` said yes, and `serve` refused.
+#[test]
+fn a_store_url_that_serve_refuses_is_refused() {
+    let text = "store: reddis://user:hunter2@h\npolicies: [{ name: a, partition: [user], limit: 5/min }]";
+    let refused = validate_text(text.as_bytes(), &[]);
+    assert_eq!(refused.code, 1, "{}", refused.stdout);
+    assert!(refused.stdout.starts_with("(stdin):1:8: error: `store`: "), "{}", refused.stdout);
+    assert!(
+        refused.stdout.contains("did you mean redis://") && !refused.stdout.contains("hunter2"),
+        "{}",
+        refused.stdout
+    );
+}
+
+#[test]
+fn a_global_cap_passes_the_strict_check() {
+    let text = b"policies: [{ name: all, partition: [], limit: 1000/s }]";
+    let valid = validate_text(text, &["--strict"]);
+    assert_eq!((valid.code, valid.stdout.as_str()), (0, "1 policy in 1 domain\n"));
+}
+
+#[test]
+fn files_of_a_folder_that_are_skipped_are_reported() {
+    let good = "policies: [{ name: a, partition: [user], limit: 5/min }]";
+    let folder = folder(&[("a.yaml", good), ("c", good)]);
+    let valid = validate(folder.path(), &[]);
+    assert_eq!(valid.code, 0);
+    assert!(valid.stdout.contains("/c: warning: this file is skipped: only *.yaml"), "{}", valid.stdout);
+    assert_eq!(validate(folder.path(), &["--strict"]).code, 1);
 }

@@ -1,4 +1,4 @@
-//! `tallygate audit`: what a store holds, and whether every key of it expires.
+//! `tallygate audit`: the keys of a store, their memory, and whether every key expires.
 
 use std::io::{self, Write};
 
@@ -14,17 +14,16 @@ use crate::progress::Progress;
 use crate::store::StoreArgs;
 use crate::table::{self, Cell, Table};
 
-/// Look through a Redis or Valkey store: keys without an end, memory by policy, eviction
+/// Audit a Redis or Valkey store: keys without a TTL, memory by policy, eviction
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
     #[command(flatten)]
     store: StoreArgs,
-    /// Give keys that would never expire an end; lasting counters and keys of others are left alone
+    /// Set a TTL on keys that would never expire, except lasting counters and keys of other programs
     #[arg(long)]
     repair: bool,
-    /// How long repaired keys have to live: no less than the longest time one of your limits takes to refill, or what was
-    /// used is forgotten early
+    /// The TTL of repaired keys: at least the longest window of your limits, or usage is forgotten early
     #[arg(long, value_name = "DURATION", default_value = "1d", requires = "repair")]
     ttl: String,
     #[command(flatten)]
@@ -37,8 +36,8 @@ Examples:
   tallygate audit --store redis+cluster://10.0.0.1:6379,10.0.0.2:6379 --json
   tallygate audit --store redis://127.0.0.1:6379 --repair --ttl 1h
 
-It reads in small steps over a connection of its own, and changes nothing without --repair.
-Exit codes: 0 every key expires, 1 some never would, 2 error.";
+It scans in small steps over a connection of its own, and changes nothing without --repair.
+Exit codes: 0 every key expires, 1 some never would, 2 error, 3 the store is unreachable.";
 
 /// Rows of the tables of policies and of keys.
 const ROWS: usize = 10;
@@ -86,7 +85,7 @@ fn write_text(out: &mut impl Write, args: &Args, report: &AuditReport) -> io::Re
     }
     if report.lasting_counters > 0 {
         let counters = table::count(report.lasting_counters, "counter");
-        writeln!(out, "{counters} without an end: created without --ttl, and so meant to last")?;
+        writeln!(out, "{counters} without a TTL, as they were created without --ttl")?;
     }
     write_orphans(out, args, report, color)
 }
@@ -95,7 +94,7 @@ fn write_servers(out: &mut impl Write, servers: &[ServerReport], color: Color) -
     let mut rows = Table::default();
     for server in servers {
         let memory = match server.maxmemory {
-            0 => format!("{} of no bound", table::bytes(server.used_memory)),
+            0 => format!("{}, no maximum", table::bytes(server.used_memory)),
             most => format!("{} of {}", table::bytes(server.used_memory), table::bytes(most)),
         };
         rows.row(vec![
@@ -131,7 +130,7 @@ fn write_usage(out: &mut impl Write, report: &AuditReport, color: Color) -> io::
     if more > 0 {
         rows.note(&format!("and {more} more, all of them with --json"));
     }
-    rows.write(out, &["policy", "algorithm", "keys", "memory", "each", "no end"], color)?;
+    rows.write(out, &["policy", "algorithm", "keys", "memory", "each", "no TTL"], color)?;
     let mut rows = Table::default();
     for large in report.largest.iter().take(ROWS / 2) {
         rows.row(vec![Cell::figure(table::bytes(large.bytes)), Cell::word(sanitize::text(&large.key))]);
@@ -159,14 +158,14 @@ fn write_orphans(out: &mut impl Write, args: &Args, report: &AuditReport, color:
     }
     if report.foreign > 0 {
         let foreign = table::thousands(report.foreign);
-        writeln!(out, "{foreign} of them not in the form of tallygate's keys: left alone, even by --repair")?;
+        writeln!(out, "{foreign} of them not in the form of tallygate's keys: --repair does not change those")?;
     }
     let ours = report.orphans - report.foreign;
     if args.repair {
-        let repaired = format!("{} of {} given {} to live", report.repaired, table::count(ours, "key"), args.ttl);
+        let repaired = format!("{} of {} given a TTL of {}", report.repaired, table::count(ours, "key"), args.ttl);
         writeln!(out, "{}", color.good(&repaired))?;
     } else if ours > 0 {
-        writeln!(out, "tallygate never writes such keys: look for who does, then add --repair")?;
+        writeln!(out, "tallygate never writes such keys: find out what does, then add --repair")?;
     }
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! `tallygate explain`: which policies a call falls under, why, and what it would get.
+//! `tallygate explain`: which policies apply to a call, why, and what it would be answered.
 
 mod call;
 mod json;
@@ -20,29 +20,29 @@ use crate::output::{self, Outcome, OutputArgs};
 use crate::policies;
 use crate::store::StoreArgs;
 
-/// Say which policies a call falls under, why, and what it would get; charges nothing
+/// Print which policies apply to a call, why, and what it would be answered; charges nothing
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
     /// The policies: a file, a folder, or `-` for standard input
     #[arg(long, value_name = "FILE|DIR", env = "TALLYGATE_CONFIG")]
-    config: PathBuf,
-    /// The domain that the call names
-    #[arg(long, value_name = "NAME", default_value = "default")]
-    domain: String,
-    /// What is known of the call: the entries of one descriptor, in order
+    config: Option<PathBuf>,
+    /// The domain that the call names [default: the only one of the configuration, or `default`]
+    #[arg(long, value_name = "NAME")]
+    domain: Option<String>,
+    /// The call: the entries of one descriptor, in order
     #[arg(value_name = "KEY=VALUE")]
     entries: Vec<String>,
-    /// One descriptor more. A `,` in a value is written `\,`
+    /// Another descriptor. A `,` in a value is written `\,`
     #[arg(long = "descriptor", value_name = "KEY=VALUE,…")]
     descriptors: Vec<String>,
     #[command(flatten)]
     cost: CostArg,
-    /// Where to look for what is used: `memory` for nothing yet, or the URL of a Redis or Valkey server [default: the
-    /// `store` of the configuration, or else memory]
+    /// Where the states are: `memory` for none yet, or the URL of a Redis or Valkey server [default: the `store` of the
+    /// configuration, or memory]
     #[arg(long, value_name = "URL", env = "TALLYGATE_STORE", hide_env_values = true)]
     store: Option<String>,
-    /// What the keys on a server begin with
+    /// The prefix of all keys on a server
     #[arg(long, value_name = "PREFIX", env = "TALLYGATE_PREFIX", default_value = "tallygate")]
     prefix: String,
     #[command(flatten)]
@@ -56,36 +56,48 @@ Examples:
   tallygate explain --config limits/ --domain edge --descriptor remote_address=192.0.2.1 \\
       --descriptor method=POST,user=42 --cost 5
 
-Exit codes: 0 the call would be allowed, 1 it would be denied, 2 error.";
+Exit codes: 0 the call would be allowed, 1 it would be denied, 2 error, 3 the store is unreachable.";
 
 pub(crate) async fn run(args: Args, out: &mut impl Write) -> anyhow::Result<Outcome> {
+    let file = args.entries.iter().find(|entry| !entry.contains('=') && crate::is_policy_file(entry));
+    let config = match (&args.config, file) {
+        (Some(_), None) => args.config.as_deref(),
+        (_, Some(file)) => bail!("`{file}` looks like a policy file: name it with --config {file}"),
+        (None, None) => None,
+    };
+    let config = config.context("which policies? Name a file with --config, or set TALLYGATE_CONFIG")?;
     let descriptors = call::descriptors(&args.entries, &args.descriptors)?;
-    let config = policies::load(&args.config)?;
-    let Some(domain) = config.policies.domain(&args.domain) else {
-        bail!(no_such_domain(&args.domain, &config.policies));
+    let config = policies::load(config)?;
+    let name = match (&args.domain, config.policies.domains()) {
+        (Some(name), _) => name,
+        (None, [only]) => only.name(),
+        (None, _) => "default",
+    };
+    let Some(domain) = config.policies.domain(name) else {
+        bail!(no_such_domain(name, &config.policies));
     };
     let store = open(&args, config.store.as_deref()).await?;
     let in_memory = matches!(store, AnyStore::Memory(_));
-    // Nothing is charged: it is decided by the very code that decides it in earnest.
+    // A peek: decided by the same code as a check, and nothing is charged.
     let action = Action::new(Verb::Peek, args.cost.cost);
     let ask = |descriptor: &Descriptor| Ask { descriptor: descriptor.clone(), action, limit: None };
     let asks: Vec<Ask> = descriptors.iter().map(ask).collect();
     let verdict = domain.evaluate(&asks).decide(&Stores::new(store), None).await?;
     if let Some(error) = verdict.store_error() {
-        // What the policies make of a store that is away is not what was asked.
+        // What `on_error` would answer is not what was asked.
         return Err(error.clone().into());
     }
-    let explained = Explained::new(&args, &config.policies, &descriptors, &verdict);
+    let explained = Explained::new(&args, name, &config.policies, &descriptors, &verdict);
     let outcome = if verdict.allowed() { Outcome::Allowed } else { Outcome::Denied };
     if args.output.json {
-        output::write_json(out, &json::explained(&explained))?;
+        output::write_json(out, &json::Json::new(&explained))?;
     } else {
         text::write(out, &explained)?;
     }
     if in_memory {
         let _ = writeln!(
             io::stderr(),
-            "note: the embedded store has seen no call, so nothing is used yet; to see what is left now, \
+            "note: the embedded store has no states, so nothing is used yet; to see what remains, \
              add --store redis://127.0.0.1:6379 or set TALLYGATE_STORE"
         );
     }
@@ -96,7 +108,9 @@ async fn open(args: &Args, configured: Option<&str>) -> anyhow::Result<AnyStore>
     let store = args.store.as_deref().or(configured).unwrap_or(AnyStore::MEMORY).to_owned();
     let opened = StoreArgs { store, prefix: args.prefix.clone() }.open().await;
     match (&args.store, configured) {
-        (None, Some(_)) => opened.context("the store of the configuration (`--store memory` explains without it)"),
+        (None, Some(_)) => {
+            opened.context("the store of the configuration (use `--store memory` to explain without it)")
+        }
         _ => opened,
     }
 }
@@ -107,13 +121,13 @@ fn no_such_domain(name: &str, policies: &PolicySet) -> String {
     let quoted: Vec<String> = known.iter().take(LISTED).map(|name| format!("`{name}`")).collect();
     let more = if known.len() > LISTED { format!(" and {} more", known.len() - LISTED) } else { String::new() };
     match (nearest(name, &known), known.is_empty()) {
-        (Some(near), _) => format!("there is no domain `{name}`: did you mean --domain `{near}`?"),
-        (None, true) => format!("there is no domain `{name}`: the configuration has no policies"),
-        (None, false) => format!("there is no domain `{name}`: use --domain with {}{more}", quoted.join(", ")),
+        (Some(near), _) => format!("unknown domain `{name}`: did you mean --domain `{near}`?"),
+        (None, true) => format!("unknown domain `{name}`: the configuration has no policies"),
+        (None, false) => format!("unknown domain `{name}`: use --domain with {}{more}", quoted.join(", ")),
     }
 }
 
-/// A call and what became of it, for those who write it down.
+/// A call and the answer to it, to be printed.
 struct Explained<'c> {
     domain: &'c str,
     cost: Cost,
@@ -128,14 +142,20 @@ struct Applying<'c> {
     because: String,
     /// What a check would charge.
     would_charge: u64,
-    /// The key of its state, as a server has it; nothing is counted without a limit.
+    /// The key of its state on a server; `None` without a limit.
     key: Option<String>,
 }
 
 impl<'c> Explained<'c> {
-    fn new(args: &'c Args, policies: &'c PolicySet, descriptors: &'c [Descriptor], verdict: &'c Verdict) -> Self {
+    fn new(
+        args: &'c Args,
+        domain: &'c str,
+        policies: &'c PolicySet,
+        descriptors: &'c [Descriptor],
+        verdict: &'c Verdict,
+    ) -> Self {
         let borrowed: Vec<&Descriptor> = descriptors.iter().collect();
-        let mut others = policies.explain(&args.domain, &borrowed);
+        let mut others = policies.explain(domain, &borrowed);
         let judged = verdict.rulings().iter().map(|ruling| (ruling.mode(), ruling.status().allowed()));
         let settlement = Settlement::of(false, judged);
         let applying = verdict.rulings().iter().map(|ruling| {
@@ -147,11 +167,11 @@ impl<'c> Explained<'c> {
             Applying { ruling, because, would_charge: would_charge(ruling, settlement), key: key(ruling, &args.prefix) }
         });
         let applying = applying.collect();
-        Self { domain: &args.domain, cost: args.cost.cost, descriptors, applying, others, verdict }
+        Self { domain, cost: args.cost.cost, descriptors, applying, others, verdict }
     }
 }
 
-/// What a check would charge where a peek was answered so.
+/// What a check would charge if it were answered as the peek was.
 fn would_charge(ruling: &Ruling, settlement: Settlement) -> u64 {
     let drains = ruling.policy().excess() == Excess::Drain;
     match settlement.taking(ruling.mode(), drains, ruling.status().allowed()) {

@@ -2,6 +2,7 @@
 
 mod address;
 mod banner;
+#[cfg(unix)]
 mod systemd;
 
 use std::io::{self, Write};
@@ -10,6 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
+use tallygate_config::{Config, Example};
 use tallygate_http::{Dialect, Trust, TrustedProxies};
 use tallygate_redis::AnyStore;
 use tallygate_server::listen::{ListenSettings, TlsSettings};
@@ -18,9 +20,9 @@ use tallygate_server::telemetry::{self, Format};
 #[cfg(feature = "otlp")]
 use tallygate_server::telemetry::{SampleRatio, Traces};
 use tallygate_server::{Event, Listeners, Settings, Token};
-use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::Notify;
 
+use crate::environment::{self, Unknown};
 use crate::output::Outcome;
 use crate::{duration, policies};
 use address::Address;
@@ -29,69 +31,74 @@ use address::Address;
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
-    /// A policy file, or a folder of them: ours, envoyproxy/ratelimit's or limitador's; read again when it changes
+    /// A policy file, or a folder of them: ours, envoyproxy/ratelimit's or limitador's; reloaded when it changes
     /// [default: a built-in policy to try]
-    #[arg(long, value_name = "FILE|DIR", env = "TALLYGATE_CONFIG")]
+    #[arg(short, long, value_name = "FILE|DIR", env = "TALLYGATE_CONFIG")]
     config: Option<PathBuf>,
-    /// Where states live: `memory`, or the URL of a Redis or Valkey server [default: what the policy file says, or memory]
-    // A URL may hold a password, so its value stays out of the help.
+    /// Where states live: `memory`, or the URL of a Redis or Valkey server [default: the `store` of the policy file, or
+    /// memory]
+    // A URL may contain a password, so the help does not show it.
     #[arg(long, value_name = "URL", env = "TALLYGATE_STORE", hide_env_values = true)]
     store: Option<String>,
-    /// What the keys on a server begin with
+    /// The prefix of all keys on a server
     #[arg(long, value_name = "PREFIX", env = "TALLYGATE_PREFIX", default_value = "tallygate")]
     prefix: String,
-    /// Where to answer HTTP: ADDRESS:PORT, a port of 127.0.0.1, or `off`
+    /// The HTTP listener: ADDRESS:PORT, for example 0.0.0.0:8080 for all interfaces, or `off`
     #[arg(long, value_name = "ADDRESS", env = "TALLYGATE_HTTP", default_value = "127.0.0.1:8080")]
     http: Address,
-    /// Where to answer Envoy's rate limit service
+    /// The listener of Envoy's rate limit service
     #[arg(long, value_name = "ADDRESS", env = "TALLYGATE_GRPC", default_value = "127.0.0.1:8081")]
     grpc: Address,
-    /// Where to answer operators: metrics, the policies in force, reload
+    /// The admin listener: metrics, the policies in force, reload
     #[arg(long, value_name = "ADDRESS", env = "TALLYGATE_ADMIN", default_value = "127.0.0.1:6070")]
     admin: Address,
-    /// The file with the token that opens reset and the admin listener; or set TALLYGATE_TOKEN
+    /// The file with the token that reset and the admin listener require; or set TALLYGATE_TOKEN
     #[arg(long, value_name = "FILE", env = "TALLYGATE_TOKEN_FILE")]
     token_file: Option<PathBuf>,
-    /// The certificate of all listeners, in PEM, with its intermediates
+    /// The certificate of all listeners, in PEM, with its intermediate certificates
     #[arg(long, value_name = "FILE", env = "TALLYGATE_TLS_CERT", requires = "tls_key")]
     tls_cert: Option<PathBuf>,
     /// Its private key
     #[arg(long, value_name = "FILE", env = "TALLYGATE_TLS_KEY", requires = "tls_cert")]
     tls_key: Option<PathBuf>,
-    /// Serve only callers with a certificate of these authorities
+    /// Require client certificates of these authorities
     #[arg(long, value_name = "FILE", env = "TALLYGATE_TLS_CLIENT_CA", requires = "tls_cert")]
     tls_client_ca: Option<PathBuf>,
-    /// How limits are told in headers: draft10, draft7, draft6, x-epoch, x-delta or off
+    /// The rate limit headers of responses: draft10, draft7, draft6, x-epoch, x-delta or off
     #[arg(long, value_name = "DIALECT", env = "TALLYGATE_HEADERS", default_value = "draft10")]
     headers: Dialect,
-    /// Whom forward-auth believes: networks of proxies, or how many stand in front
+    /// The proxies whose forwarded headers forward-auth trusts: their networks, or how many are in front
     #[arg(long, value_name = "NETWORKS", env = "TALLYGATE_TRUSTED_PROXIES", default_value = "127.0.0.0/8,::1")]
     trusted_proxies: TrustedProxies,
-    /// How to write logs: text or json; TALLYGATE_LOG chooses how much (error, warn, info, debug)
-    #[arg(long, value_name = "FORMAT", env = "TALLYGATE_LOG_FORMAT", default_value = "text")]
-    log: Format,
-    /// Send traces to this collector, by OTLP over HTTP, for example http://127.0.0.1:4318; OTEL_EXPORTER_OTLP_HEADERS
-    /// and other OTEL_* variables apply
+    /// The format of log lines: text or json; with json, nothing else is printed
+    #[arg(long, alias = "log", value_name = "FORMAT", env = "TALLYGATE_LOG_FORMAT", default_value = "text")]
+    log_format: Format,
+    /// What to log: off, error, warn, info, debug or trace, or by target: info,tallygate_server=debug [default: info]
+    // The older name of the variable, TALLYGATE_LOG, is read as well.
+    #[arg(long, value_name = "LEVEL", env = "TALLYGATE_LOG_LEVEL")]
+    log_level: Option<String>,
+    /// Send traces to this collector, by OTLP over HTTP, for example http://127.0.0.1:4318; the variables OTEL_* apply,
+    /// such as OTEL_EXPORTER_OTLP_HEADERS
     #[cfg(feature = "otlp")]
     #[arg(long, value_name = "URL", env = "TALLYGATE_OTLP")]
     otlp: Option<String>,
-    /// The share of calls to trace, unless their own trace says so: 0.01, 1%
+    /// The share of calls to trace, for example 0.01 or 1%; calls that belong to a trace follow that
     #[cfg(feature = "otlp")]
     #[arg(long, value_name = "SHARE", env = "TALLYGATE_OTLP_RATIO", default_value = "1%")]
     otlp_ratio: SampleRatio,
     /// How long the store may take for a decision before `on_error` answers
     #[arg(long, value_name = "TIME", env = "TALLYGATE_STORE_DEADLINE", default_value = "15ms", value_parser = duration::parse)]
     store_deadline: Duration,
-    /// How often to look through the store for keys without a TTL; 0s is never
+    /// How often to audit the store for keys without a TTL; 0s is never
     #[arg(long, value_name = "TIME", env = "TALLYGATE_AUDIT_EVERY", default_value = "5min", value_parser = duration::parse)]
     audit_every: Duration,
-    /// How long calls under way may take to finish when the server is told to stop
+    /// How long open requests may take to finish when the server stops
     #[arg(long, value_name = "TIME", env = "TALLYGATE_DRAIN", default_value = "10s", value_parser = duration::parse)]
     drain: Duration,
-    /// How many connections each listener bears
+    /// The most connections of each listener
     #[arg(long, value_name = "N", env = "TALLYGATE_MAX_CONNECTIONS", default_value_t = 10_000)]
     max_connections: usize,
-    /// After how long a connection is asked to end, so that callers find new servers
+    /// When to ask a connection to end, so that clients find new servers
     #[arg(long, value_name = "TIME", env = "TALLYGATE_MAX_CONNECTION_AGE", default_value = "1h", value_parser = duration::parse)]
     max_connection_age: Duration,
 }
@@ -103,25 +110,37 @@ Examples:
   tallygate serve --config /etc/tallygate --http 0.0.0.0:8080 --grpc 0.0.0.0:8081
   TALLYGATE_TOKEN=$(openssl rand -hex 32) tallygate serve --admin 0.0.0.0:6070
 
-SIGTERM and Ctrl-C let calls under way finish; SIGHUP reads the policies again.";
+Every option has a variable; an empty one counts as unset.
+SIGTERM and Ctrl-C let open requests finish; SIGHUP reloads the policies.";
 
-pub(crate) async fn run(args: Args) -> anyhow::Result<Outcome> {
-    let mut settings = settings(&args)?;
-    let listeners = Listeners { http: args.http.bind()?, grpc: args.grpc.bind()?, admin: args.admin.bind()? };
-    let filter = std::env::var("TALLYGATE_LOG").unwrap_or_else(|_| "info".to_owned());
-    telemetry::init(args.log, &filter)?;
+pub(crate) async fn run(args: Args, unknown: &[Unknown]) -> anyhow::Result<Outcome> {
+    let (mut settings, example) = settings(&args)?;
+    let [http, grpc, admin] = address::bind([("--http", args.http), ("--grpc", args.grpc), ("--admin", args.admin)])?;
+    let listeners = Listeners { http, grpc, admin };
+    let level = args.log_level.clone().or_else(|| environment::value("TALLYGATE_LOG"));
+    telemetry::init(args.log_format, level.as_deref().unwrap_or("info"))?;
+    for unknown in unknown {
+        tracing::warn!("{unknown}");
+    }
+    for skipped in args.config.iter().flat_map(|path| tallygate_config::skipped(path)) {
+        tracing::warn!("{skipped}");
+    }
     #[cfg(feature = "otlp")]
-    let traces = args.otlp.as_deref().map(|url| Traces::start(url, args.otlp_ratio)).transpose()?;
+    let traces = args.otlp.as_deref().map(|url| traces(url, args.otlp_ratio)).transpose()?;
     #[cfg(feature = "otlp")]
     settings.traces.clone_from(&traces);
-    let shutdown = until_told(Arc::clone(&settings.reload))?;
-    let banner = banner::text(&args, &settings, &listeners);
+    let shutdown = shutdown(Arc::clone(&settings.reload))?;
+    let banner = match args.log_format {
+        Format::Json => String::new(),
+        Format::Text => banner::text(&args, &settings, &listeners, example.as_ref()),
+    };
     settings.on_event = Arc::new(move |event: Event<'_>| {
         if let Event::Ready = event {
             // If standard output is closed, the server runs without the banner.
             let _ = io::stdout().write_all(banner.as_bytes()).and_then(|()| io::stdout().flush());
         }
-        systemd::tell(&event);
+        #[cfg(unix)]
+        systemd::notify(&event);
     });
     tallygate_server::run(settings, listeners, shutdown).await?;
     #[cfg(feature = "otlp")]
@@ -131,13 +150,27 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<Outcome> {
     Ok(Outcome::Allowed)
 }
 
-fn settings(args: &Args) -> anyhow::Result<Settings> {
-    let written = args.config.as_deref().map(policies::load).transpose()?.and_then(|config| config.store);
-    // What is given here goes before what the files say.
-    let store = args.store.as_deref().or(written.as_deref()).unwrap_or(AnyStore::MEMORY);
+#[cfg(feature = "otlp")]
+fn traces(url: &str, ratio: SampleRatio) -> anyhow::Result<Traces> {
+    // Without the URL: its query may be a credential.
+    anyhow::ensure!(
+        !url.contains('?'),
+        "--otlp: the URL has a query, which cannot be sent: leave it out, and put credentials into OTEL_EXPORTER_OTLP_HEADERS"
+    );
+    Ok(Traces::start(url, ratio)?)
+}
+
+/// The settings, and a call to try.
+fn settings(args: &Args) -> anyhow::Result<(Settings, Option<Example>)> {
+    let config = args.config.as_deref().map(policies::load).transpose()?.unwrap_or_else(Config::built_in);
+    if let Some(invalid) = policies::invalid_store(&config).filter(|_| args.store.is_none()) {
+        return Err(policies::unusable(invalid));
+    }
+    // The option overrides the files.
+    let store = args.store.as_deref().or(config.store.as_deref()).unwrap_or(AnyStore::MEMORY);
     let tls = args.tls_cert.clone().zip(args.tls_key.clone());
     let tls = tls.map(|(certificate, key)| TlsSettings { certificate, key, client_ca: args.tls_client_ca.clone() });
-    Ok(Settings {
+    let settings = Settings {
         policies: args.config.clone(),
         store: StoreSpec {
             prefix: args.prefix.clone(),
@@ -156,27 +189,31 @@ fn settings(args: &Args) -> anyhow::Result<Settings> {
             ..ListenSettings::default()
         },
         ..Settings::default()
-    })
+    };
+    Ok((settings, config.example().cloned()))
 }
 
 /// From a file or the environment, never from the command line, which everybody on the machine can read.
 fn token(args: &Args) -> anyhow::Result<Option<Token>> {
-    let (text, from) = match (&args.token_file, std::env::var("TALLYGATE_TOKEN")) {
+    let (text, from) = match (&args.token_file, environment::value("TALLYGATE_TOKEN")) {
         (Some(file), _) => {
             let from = file.display().to_string();
             (std::fs::read_to_string(file).with_context(|| format!("--token-file {from}"))?, from)
         }
-        (None, Ok(text)) => (text, "TALLYGATE_TOKEN".to_owned()),
-        (None, Err(_)) => return Ok(None),
+        (None, Some(text)) => (text, "TALLYGATE_TOKEN".to_owned()),
+        (None, None) => return Ok(None),
     };
     Ok(Some(Token::new(&text).context(from)?))
 }
 
-/// Ready when a signal says to stop; meanwhile SIGHUP reads the policies again.
-fn until_told(reload: Arc<Notify>) -> anyhow::Result<impl Future<Output = ()>> {
-    let hear = |kind| signal(kind).context("cannot listen to signals");
-    let (mut terminate, mut interrupt) = (hear(SignalKind::terminate())?, hear(SignalKind::interrupt())?);
-    let mut hangup = hear(SignalKind::hangup())?;
+/// Ready on SIGTERM or SIGINT. SIGHUP reloads the policies.
+#[cfg(unix)]
+fn shutdown(reload: Arc<Notify>) -> anyhow::Result<impl Future<Output = ()>> {
+    use tokio::signal::unix::{SignalKind, signal};
+
+    let handle = |kind| signal(kind).context("cannot handle signals");
+    let (mut terminate, mut interrupt) = (handle(SignalKind::terminate())?, handle(SignalKind::interrupt())?);
+    let mut hangup = handle(SignalKind::hangup())?;
     Ok(async move {
         loop {
             tokio::select! {
@@ -184,6 +221,17 @@ fn until_told(reload: Arc<Notify>) -> anyhow::Result<impl Future<Output = ()>> {
                 _ = interrupt.recv() => return,
                 _ = hangup.recv() => reload.notify_one(),
             }
+        }
+    })
+}
+
+/// Ready on Ctrl-C. Policies are reloaded when their files change, or through the admin listener.
+#[cfg(not(unix))]
+fn shutdown(_: Arc<Notify>) -> anyhow::Result<impl Future<Output = ()>> {
+    Ok(async {
+        // Without a handler, Ctrl-C ends the process.
+        if tokio::signal::ctrl_c().await.is_err() {
+            std::future::pending::<()>().await;
         }
     })
 }

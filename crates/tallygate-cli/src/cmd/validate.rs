@@ -1,9 +1,9 @@
-//! `tallygate validate`: whether policy files are right, and if not, where and why.
+//! `tallygate validate`: whether policy files are valid, and if not, where and why.
 
 use std::io::Write;
 use std::path::PathBuf;
 
-use serde_json::json;
+use serde::Serialize;
 use tallygate::PolicySet;
 use tallygate_config::{Config, Finding, Severity};
 
@@ -19,7 +19,7 @@ pub(crate) struct Args {
     /// Files, folders of *.yaml and *.yml, or `-` for standard input; together they make one configuration
     #[arg(required = true, value_name = "FILE")]
     files: Vec<PathBuf>,
-    /// Warnings fail too
+    /// Fail on warnings, too
     #[arg(long)]
     strict: bool,
     #[command(flatten)]
@@ -36,21 +36,32 @@ Examples:
 Findings read FILE:LINE:COLUMN: error: MESSAGE, as compilers write them.
 JSON: {\"valid\", \"policies\", \"domains\", \"findings\": [{\"severity\", \"file\", \"line\", \"column\",
 \"message\", \"help\"}]}; policies and domains are null if there is an error.
-Exit codes: 0 valid, 1 not, 2 error: a file cannot be read.";
+Exit codes: 0 valid, 1 invalid, 2 error: a file cannot be read.";
+
+#[derive(Serialize)]
+struct Json<'a> {
+    valid: bool,
+    policies: Option<u64>,
+    domains: Option<Vec<&'a str>>,
+    findings: &'a [Finding],
+}
 
 pub(crate) fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<Outcome> {
     let texts = policies::read(&args.files)?;
-    let (policies, findings) = match Config::from_texts(&texts) {
-        Ok(config) => (Some(config.policies), config.warnings),
-        Err(findings) => (None, findings.into_iter().collect()),
+    let (policies, mut findings) = match Config::from_texts(&texts) {
+        // `serve` would refuse it, so it is as wrong as the rest.
+        Ok(config) => match policies::invalid_store(&config) {
+            Some(invalid) => (None, config.warnings.into_iter().chain([invalid]).collect()),
+            None => (Some(config.policies), config.warnings),
+        },
+        Err(findings) => (None, findings.into_iter().collect::<Vec<_>>()),
     };
+    findings.extend(policies::skipped(&args.files));
     let valid = policies.is_some() && (findings.is_empty() || !args.strict);
     if args.output.json {
-        let names = |policies: &PolicySet| policies.domains().iter().map(|domain| domain.name().to_owned()).collect();
-        let domains: Option<Vec<String>> = policies.as_ref().map(names);
+        let domains = policies.as_ref().map(|policies| policies.domains().iter().map(|domain| domain.name()).collect());
         let policies = policies.as_ref().map(written);
-        let object = json!({ "valid": valid, "policies": policies, "domains": domains, "findings": findings });
-        output::write_json(out, &object)?;
+        output::write_json(out, &Json { valid, policies, domains, findings: &findings })?;
     } else {
         write_text(out, valid, policies.as_ref(), &findings)?;
     }
@@ -81,7 +92,7 @@ fn write_text(
     Ok(writeln!(out, "{}", if valid { color.good(&summary) } else { color.bad(&summary) })?)
 }
 
-/// How many policies somebody wrote: each domain has one more, for limits that requests bring along.
+/// How many policies are in the files: each domain has one more, for limits that requests carry.
 fn written(policies: &PolicySet) -> u64 {
     policies.domains().iter().map(|domain| domain.policies().len() as u64 - 1).sum()
 }

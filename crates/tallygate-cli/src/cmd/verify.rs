@@ -1,4 +1,4 @@
-//! `tallygate verify`: the promise held against what real clients in several processes were answered.
+//! `tallygate verify`: checks the guarantees against the answers that clients in several processes got.
 
 mod client;
 mod judge;
@@ -27,25 +27,25 @@ use judge::Finding;
 use report::Report;
 use scenario::Scenario;
 
-/// Prove on your own server that no limit is exceeded and every answer is right
+/// Verify on your own server that no limit is exceeded and every answer is right
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
     #[command(flatten)]
     store: StoreArgs,
-    /// One algorithm, or `all` and two limits at once
+    /// One algorithm, or `all`: every algorithm, and two limits at once
     #[arg(short, long, value_name = "NAME", default_value = "all")]
     algorithm: String,
     /// Concurrent clients in each process
     #[arg(long, value_name = "N", default_value = "16", value_parser = RangedU64ValueParser::<usize>::new().range(1..=1000))]
     clients: usize,
-    /// Processes; with the embedded store, groups of threads
+    /// How many processes; with the embedded store, groups of threads
     #[arg(long, value_name = "N", default_value = "2", value_parser = RangedU64ValueParser::<usize>::new().range(1..=64))]
     processes: usize,
-    /// How long to run, all scenarios together
+    /// How many seconds to run, all scenarios together
     #[arg(long, value_name = "S", default_value = "10", value_parser = RangedU64ValueParser::<u64>::new().range(1..=86_400))]
     seconds: u64,
-    /// Run the well-known wrong recipes instead, and show that the same checker catches each
+    /// Run well-known wrong recipes instead, and show that the same checks catch each
     #[arg(long, conflicts_with_all = ["algorithm", "clients", "processes", "seconds"])]
     recipes: bool,
     #[command(flatten)]
@@ -60,22 +60,22 @@ Examples:
   tallygate verify --recipes --store redis://127.0.0.1:6379
 
 Every answer is recorded with the instant at which the server decided it. Then, for each key,
-the units admitted in every span are held against the bound of the algorithm, and every answer is
-compared with what the algorithm says, to the unit and the microsecond. The keys of a run have
-names of their own and are gone afterwards.
+the units admitted in every span are compared with the bound of the algorithm, and every answer
+with what the algorithm says, to the unit and the microsecond. The keys of a run have names of
+their own and are deleted afterwards.
 
-Exit codes: 0 it holds, 1 it does not, 2 error.";
+Exit codes: 0 it holds, 1 it does not, 2 error, 3 the store is unreachable.";
 
 /// One for each algorithm, and two limits at once.
 const SCENARIOS: u32 = 7;
 
-/// No scenario collects records for longer: what is held in memory does not grow with --seconds.
+/// No scenario records for longer, so that the memory used does not grow with --seconds.
 const LONGEST_SCENARIO: Duration = Duration::from_secs(2);
 
 pub(crate) async fn run(args: Args, out: &mut impl Write) -> anyhow::Result<Outcome> {
     if args.recipes {
         let Some(url) = args.store.url() else {
-            bail!("the recipes are written for a server: name one with --store redis://127.0.0.1:6379");
+            bail!("the recipes need a server: name one with --store redis://127.0.0.1:6379");
         };
         let server = tallygate_recipes::Server::connect(url, &args.store.prefix).await.context("--store")?;
         let mut progress = Progress::new();
@@ -125,7 +125,7 @@ pub(crate) async fn run(args: Args, out: &mut impl Write) -> anyhow::Result<Outc
     let report = Report::new(&args, &servers, &trials);
     report.write(out)?;
     if let Some((_, failure)) = trials.iter().find(|(_, finding)| finding.decisions == 0) {
-        bail!("no call was answered: {}", failure.failure.as_deref().unwrap_or("the time was too short"));
+        bail!("no call was answered: {}", failure.failure.as_deref().unwrap_or("use a larger --seconds"));
     }
     Ok(if report.total.holds() { Outcome::Allowed } else { Outcome::Denied })
 }
@@ -152,22 +152,22 @@ struct Stage {
 }
 
 impl Stage {
-    /// Connects here first: what is wrong with the URL is said once, and not by each worker.
+    /// Connects here first, so that an invalid URL is reported once, not by each worker.
     async fn open(args: &Args) -> anyhow::Result<(Self, Vec<ServerReport>)> {
         let limiter = Limiter::new(args.store.open().await?);
         let Some(url) = args.store.url() else { return Ok((Self { limiter, audit: None }, Vec::new())) };
         let audit = Audit::connect(url).await.context("--store")?;
-        // Who may not ask for INFO is told so below, where it matters.
+        // A user without the right to INFO is reported below, where it matters.
         let servers = audit.servers().await.unwrap_or_default();
         Ok((Self { limiter, audit: Some(audit) }, servers))
     }
 
-    /// Looks for keys of a round that would never expire, then forgets them all. `names` is how its policies begin.
+    /// Looks for keys of a round without a TTL, then deletes all of them. `names` is the prefix of its policies.
     async fn clean_up(&self, prefix: &str, names: &str, trials: &mut [(Scenario, Finding)]) -> anyhow::Result<()> {
         let Some(audit) = &self.audit else { return Ok(()) };
         let sweep = Sweep { policies: Some(names.to_owned()), ..Sweep::of(prefix)? };
         let audited = match audit.run(&sweep, |_| {}).await {
-            Err(StoreError::Refused { reason, remedy }) => Err(format!("keys were not looked at: {reason}; {remedy}")),
+            Err(StoreError::Refused { reason, remedy }) => Err(format!("keys were not audited: {reason}; {remedy}")),
             other => Ok(other?),
         };
         for (scenario, finding) in trials {

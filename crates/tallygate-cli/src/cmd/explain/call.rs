@@ -1,19 +1,19 @@
-//! The call, from how it is written on the command line.
+//! The call, as it is written on the command line.
 
 use anyhow::{Context, ensure};
 use tallygate::Descriptor;
 
-/// The descriptors of the call: `entries` are the first, if there are any, and each of `lists` is one more.
+/// The descriptors of the call: `entries` are the first, if there are any, and each of `lists` is another.
 pub(super) fn descriptors(entries: &[String], lists: &[String]) -> anyhow::Result<Vec<Descriptor>> {
     ensure!(
         !entries.is_empty() || !lists.is_empty(),
-        "nothing is known of the call: say what its caller would, for example user=42 path=/v1/items"
+        "the call has no entries: write them as its caller would, for example user=42 path=/v1/items"
     );
     let mut descriptors = Vec::new();
     if !entries.is_empty() {
         let entries = entries.iter().map(|entry| {
-            let (key, value) = entry.split_once('=').with_context(|| no_entry(entry))?;
-            ensure!(!key.is_empty(), no_entry(entry));
+            let (key, value) = entry.split_once('=').with_context(|| invalid(entry))?;
+            ensure!(!key.is_empty(), invalid(entry));
             Ok((key.to_owned(), value.to_owned()))
         });
         descriptors.push(entries.collect::<anyhow::Result<Descriptor>>()?);
@@ -24,7 +24,7 @@ pub(super) fn descriptors(entries: &[String], lists: &[String]) -> anyhow::Resul
     Ok(descriptors)
 }
 
-/// `key=value,key=value`, with `\` before a `,`, `=` or `\` that means itself: as subjects are written.
+/// `key=value,key=value`, with `\` before a literal `,`, `=` or `\`, as in subjects.
 fn descriptor(list: &str) -> anyhow::Result<Descriptor> {
     let mut descriptor = Descriptor::new();
     let (mut key, mut part) = (None, String::new());
@@ -32,10 +32,10 @@ fn descriptor(list: &str) -> anyhow::Result<Descriptor> {
     loop {
         match chars.next() {
             Some('\\') if chars.peek().is_some_and(|c| matches!(c, ',' | '=' | '\\')) => part.extend(chars.next()),
-            // Later ones belong to the value.
+            // Later ones are part of the value.
             Some('=') if key.is_none() => key = Some(std::mem::take(&mut part)),
             end @ (Some(',') | None) => {
-                let key = key.take().filter(|key| !key.is_empty()).with_context(|| no_entry(&part))?;
+                let key = key.take().filter(|key| !key.is_empty()).with_context(|| invalid(&part))?;
                 descriptor.push(key, std::mem::take(&mut part));
                 if end.is_none() {
                     return Ok(descriptor);
@@ -46,8 +46,8 @@ fn descriptor(list: &str) -> anyhow::Result<Descriptor> {
     }
 }
 
-fn no_entry(text: &str) -> String {
-    format!("`{text}` is no entry: write KEY=VALUE, for example user=42")
+fn invalid(text: &str) -> String {
+    format!("invalid entry `{text}`: write KEY=VALUE, for example user=42")
 }
 
 #[cfg(test)]
@@ -68,7 +68,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_entry_is_refused() {
+    fn invalid_entries_are_refused() {
         for list in ["", "user", "=42", "user=42,", ",user=42", r"user\=42"] {
             assert!(descriptor(list).is_err(), "{list}");
         }

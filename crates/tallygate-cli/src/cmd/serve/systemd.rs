@@ -1,13 +1,13 @@
-//! Tells systemd what happens, if it started us.
+//! Notifies systemd, if it started this process.
 
 use sd_notify::NotifyState;
 use tallygate_server::Event;
 
-/// Nothing happens where there is no systemd: then nobody listens.
-pub(super) fn tell(event: &Event<'_>) {
-    let told = match event {
+/// Does nothing if systemd did not start this process.
+pub(super) fn notify(event: &Event<'_>) {
+    let sent = match event {
         Event::Ready => {
-            keep_the_watchdog_quiet();
+            feed_watchdog();
             sd_notify::notify(&[NotifyState::Ready])
         }
         Event::Reloading => match NotifyState::monotonic_usec_now() {
@@ -22,16 +22,16 @@ pub(super) fn tell(event: &Event<'_>) {
         Event::Draining => sd_notify::notify(&[NotifyState::Stopping]),
         _ => Ok(()),
     };
-    if let Err(error) = told {
-        tracing::warn!(%error, "cannot tell systemd what happens");
+    if let Err(error) = sent {
+        tracing::warn!(%error, "cannot notify systemd");
     }
 }
 
-/// While the event loop runs, it says so in time.
-fn keep_the_watchdog_quiet() {
-    let Some(patience) = sd_notify::watchdog_enabled() else { return };
+/// Notifies the watchdog in time, as long as the event loop runs.
+fn feed_watchdog() {
+    let Some(period) = sd_notify::watchdog_enabled() else { return };
     tokio::spawn(async move {
-        let mut ticks = tokio::time::interval(patience / 2);
+        let mut ticks = tokio::time::interval(period / 2);
         loop {
             ticks.tick().await;
             let _ = sd_notify::notify(&[NotifyState::Watchdog]);

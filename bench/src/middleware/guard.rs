@@ -104,7 +104,7 @@ impl Guard {
             }
             Self::Tallygate(_) | Self::Shared => {
                 let limit = Limit::builder(1, period).burst(burst.into()).build()?;
-                let layer = RateLimit::per_client(limit);
+                let layer = RateLimit::per_client(limit)?;
                 router.layer(match self {
                     Self::Tallygate(dialect) => layer.headers(dialect),
                     _ => layer.share_verdict(),

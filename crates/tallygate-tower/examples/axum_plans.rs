@@ -1,4 +1,4 @@
-//! Limits by plan, shared by all copies of a service that use one store.
+//! Limits by plan, shared by all replicas of a service that use one store.
 //!
 //! ```console
 //! $ TALLYGATE_STORE=redis://127.0.0.1:6379 cargo run -p tallygate-tower --features axum --example axum_plans -- 127.0.0.1:3000
@@ -19,7 +19,7 @@ use tallygate_redis::AnyStore;
 use tallygate_tower::{Caller, Limit, RateLimit, Rule};
 use tokio::net::TcpListener;
 
-/// Who is calling, as authentication found.
+/// The caller, as found by authentication.
 #[derive(Clone)]
 struct Account {
     id: &'static str,
@@ -32,7 +32,7 @@ enum Plan {
     Pro,
 }
 
-/// Stands for your authentication: a limit comes after it, and believes it.
+/// Stands for your authentication: the limit runs after it, and relies on it.
 async fn authenticate(headers: HeaderMap, mut request: Request, next: Next) -> Response {
     let account = match headers.get("x-api-key").map(|key| key.as_bytes()) {
         Some(b"key-of-acme") => Some(Account { id: "acme", plan: Plan::Pro }),
@@ -52,7 +52,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
 
     let free: Limit = "100/h sliding_window".parse()?;
     let pro: Limit = "1000/h sliding_window".parse()?;
-    let plan = Rule::new("plan", free.clone())
+    let plan = Rule::new("plan", &free)?
         .by(Caller::extension(|account: &Account| account.id.to_owned()))
         .limit_for(move |request| {
             let account: &Account = request.extensions.get()?;
@@ -61,13 +61,13 @@ async fn main() -> Result<(), Box<dyn Error>> {
                 Plan::Pro => pro.clone(),
             })
         })
-        // All who did not say who they are, together.
-        .anonymous("10/h sliding_window".parse()?);
+        // All callers without an account, together.
+        .anonymous("10/h sliding_window")?;
 
     let app = Router::new()
         .route("/", get(|| async { "hello\n" }))
         .layer(RateLimit::new().rule(plan).store(store))
-        // The last layer is the first that a request meets.
+        // The layer added last runs first.
         .layer(middleware::from_fn(authenticate));
 
     let address = std::env::args().nth(1).unwrap_or_else(|| "127.0.0.1:3000".to_owned());

@@ -16,21 +16,21 @@ use tokio::net::TcpListener;
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
-    // One route: inside of the limits below, and named, so that a shared store could keep them apart.
-    let search = RateLimit::new().rule(Rule::new("search", "5/min".parse()?));
+    // One route, inside the limits below. Its name keeps it separate in a shared store.
+    let search = RateLimit::new().rule(Rule::new("search", "5/min")?);
 
-    // Everything: these rules make one decision, and a call that is refused by one is counted by none.
+    // The whole service. These rules make one decision: a call that one of them refuses is counted by none.
     let service = RateLimit::new()
-        .rule(Rule::new("per-client", "100/min".parse()?))
-        .rule(Rule::new("writes", "3/min".parse()?).when(|request| request.method == Method::POST))
-        .rule(Rule::new("per-route", "1000/min".parse()?).by(Caller::route()))
+        .rule(Rule::new("per-client", "100/min")?)
+        .rule(Rule::new("writes", "3/min")?.when(|request| request.method == Method::POST))
+        .rule(Rule::new("per-route", "1000/min")?.by(Caller::route()))
         .skip(|request| request.uri.path() == "/health");
 
     let app = Router::new()
         .route("/search", get(|| async { "found\n" }).layer(search))
         .route("/notes", get(|| async { "notes\n" }))
         .route("/notes/{id}", post(|| async { "written\n" }))
-        .route("/health", get(|| async { "well\n" }))
+        .route("/health", get(|| async { "ok\n" }))
         .route_layer(service);
 
     let address = std::env::args().nth(1).unwrap_or_else(|| "127.0.0.1:3000".to_owned());

@@ -1,4 +1,4 @@
-//! Five wrong passwords in a quarter of an hour, and an address has to wait. Right ones cost nothing.
+//! Five wrong passwords in 15 minutes, and an address has to wait. Right ones cost nothing.
 //!
 //! ```console
 //! $ cargo run -p tallygate-tower --features axum --example login -- 127.0.0.1:3000
@@ -26,10 +26,10 @@ async fn login(Form(fields): Form<HashMap<String, String>>) -> (StatusCode, &'st
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
-    // Every attempt is charged before the password is looked at, and given back if it was right: a hundred attempts at once
-    // find no gap, and who hangs up before the answer stays counted.
+    // Every attempt is charged before the password is checked, and refunded if it was right. So concurrent attempts cannot
+    // exceed the limit, and an attempt stays counted if the caller disconnects before the response.
     let failures = RateLimit::new()
-        .rule(Rule::new("login-failures", "5/15min sliding_log".parse()?).on_error(OnError::Deny))
+        .rule(Rule::new("login-failures", "5/15min sliding_log")?.on_error(OnError::Deny))
         .count_failures();
 
     let app = Router::new().route("/login", post(login).layer(failures)).route("/", get(|| async { "hello\n" }));

@@ -1,5 +1,4 @@
-//! A worker that calls somebody else's service, and waits for its turn. Any number of workers on one store keep the quota
-//! together.
+//! A worker that calls a third party within its quota. Any number of workers on one store stay within the quota together.
 //!
 //! ```console
 //! $ export TALLYGATE_STORE=redis://127.0.0.1:6379
@@ -25,7 +24,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
 
     let place = std::env::var("TALLYGATE_STORE").unwrap_or_else(|_| AnyStore::MEMORY.to_owned());
     let store = AnyStore::builder(&place).deadline(Duration::from_secs(1)).open().await?;
-    let throttle = Throttle::new("third-party", "20/s burst 5".parse()?, tokio::time::sleep)
+    let throttle = Throttle::new("third-party", "20/s burst 5", tokio::time::sleep)?
         .store(store)
         .patience(Duration::from_secs(30));
 
@@ -34,7 +33,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
         let request = Request::get(&url).body(Empty::new())?;
         let response = client.ready().await?.call(request).await?;
         println!("call {call}: {}", response.status());
-        // To its end, so that the connection can be used again.
+        // Read to its end, so that the connection can be reused.
         response.into_body().collect().await?;
     }
     Ok(())

@@ -1,4 +1,4 @@
-//! A gRPC service under a limit for each address. Here it is the health service; any other is limited by the same line.
+//! A gRPC service with a limit for each client address. Here it is the health service; any other works the same way.
 //!
 //! ```console
 //! $ cargo run -p tallygate-tower --features axum --example tonic_service -- 127.0.0.1:50051
@@ -13,8 +13,8 @@ use tonic::transport::server::{TcpConnectInfo, TcpIncoming};
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
-    // Refused calls get RESOURCE_EXHAUSTED with the wait in it. Where tonic keeps the peer's address is told by `peer`.
-    let limit = RateLimit::per_client("5/min".parse()?)
+    // Refused calls get RESOURCE_EXHAUSTED with the wait. `peer` says where tonic puts the peer's address.
+    let limit = RateLimit::per_client("5/min")?
         .peer(|connection: &TcpConnectInfo| connection.remote_addr().map(|address| address.ip()));
 
     let (_reporter, health) = tonic_health::server::health_reporter();

@@ -11,47 +11,47 @@ use http::{Extensions, Method};
 use tallygate::Subject;
 use tallygate_http::{Prefixes, Trust, client_address, digest};
 
+use crate::diagnostics::Diagnostics;
 use crate::request_view::RequestView;
-use crate::traps::Traps;
 
-/// Who is calling, as far as a limit is concerned: one thing known of a request, or several together.
+/// Who is calling, for a limit: one property of a request, or several together.
 ///
-/// Callers of whom it is not known share one state, so that leaving it out gains nothing.
+/// Callers without the property share one state, so leaving it out gains nothing.
 #[derive(Clone)]
 pub struct Caller {
     features: Vec<(Cow<'static, str>, Feature)>,
 }
 
-/// A text made of a request.
-type Told = Arc<dyn Fn(&Parts) -> Option<String> + Send + Sync>;
+/// Text read from a request.
+type Extractor = Arc<dyn Fn(&Parts) -> Option<String> + Send + Sync>;
 
 #[derive(Clone)]
 enum Feature {
     Address,
     Header(HeaderName),
     Method,
-    Told(Told),
+    Extracted(Extractor),
 }
 
 impl Caller {
-    /// The address: of the peer, or of whom trusted proxies name ([`RateLimit::trust`](crate::RateLimit::trust)); IPv6 by
-    /// its /64 ([`RateLimit::prefixes`](crate::RateLimit::prefixes)).
+    /// The client address: the peer's, or the one that trusted proxies report ([`RateLimit::trust`](crate::RateLimit::trust)).
+    /// IPv6 by /64 ([`RateLimit::prefixes`](crate::RateLimit::prefixes)).
     pub fn address() -> Self {
         Self::of("address", Feature::Address)
     }
 
-    /// The value of a header, such as an API key. It is hashed before it becomes part of a key. An empty one is unknown, and so are
-    /// two: who authenticates by the other must not be counted by this one.
+    /// The value of a header, such as an API key. It is hashed before it becomes part of a key. An empty header counts as absent, and so
+    /// does a repeated one: authentication may read the other value.
     ///
     /// # Panics
-    /// If `name` is no header's name.
+    /// If `name` is not a valid header name.
     #[track_caller]
     pub fn header(name: &str) -> Self {
-        let Ok(header) = HeaderName::from_bytes(name.as_bytes()) else { panic!("`{name}` is no header's name") };
+        let Ok(header) = HeaderName::from_bytes(name.as_bytes()) else { panic!("invalid header name `{name}`") };
         Self::of(header.as_str().to_owned(), Feature::Header(header))
     }
 
-    /// What an authentication layer before this one has put into the extensions of the request.
+    /// What an outer layer, such as authentication, has put into the extensions of the request.
     ///
     /// ```
     /// # use tallygate_tower::Caller;
@@ -60,42 +60,43 @@ impl Caller {
     ///
     /// let caller = Caller::extension(|user: &User| user.id.to_string());
     /// ```
-    pub fn extension<E: Send + Sync + 'static>(told: impl Fn(&E) -> String + Send + Sync + 'static) -> Self {
-        Self::from_fn("extension", move |parts| parts.extensions.get::<E>().map(&told))
+    pub fn extension<E: Send + Sync + 'static>(extract: impl Fn(&E) -> String + Send + Sync + 'static) -> Self {
+        Self::from_fn("extension", move |parts| parts.extensions.get::<E>().map(&extract))
     }
 
-    /// The method, so that each is counted apart. Those that HTTP does not define are counted together, or a caller could invent
-    /// as many as it likes.
+    /// The method: each is counted separately. Methods that HTTP does not define are counted together, or a caller could invent
+    /// new ones to get around the limit.
     pub fn method() -> Self {
         Self::of("method", Feature::Method)
     }
 
-    /// The template of the route, such as `/users/{id}`: each route is counted apart.
+    /// The template of the route, such as `/users/{id}`: each route is counted separately.
     #[cfg(feature = "axum")]
     pub fn route() -> Self {
         Self::from_fn("route", |parts| Some(parts.extensions.get::<axum::extract::MatchedPath>()?.as_str().to_owned()))
     }
 
-    /// Everybody together.
+    /// All callers together.
     pub fn everybody() -> Self {
         Self { features: Vec::new() }
     }
 
-    /// Whatever a request tells. `name` keeps it apart from other things of the same value.
-    pub fn from_fn(name: &'static str, told: impl Fn(&Parts) -> Option<String> + Send + Sync + 'static) -> Self {
-        Self::of(name, Feature::Told(Arc::new(told)))
+    /// Any text read from the request; `None` or an empty text counts as absent. `name` separates it from other properties with the
+    /// same value.
+    pub fn from_fn(name: &'static str, extract: impl Fn(&Parts) -> Option<String> + Send + Sync + 'static) -> Self {
+        Self::of(name, Feature::Extracted(Arc::new(extract)))
     }
 
-    /// Both together: each pair is counted apart.
+    /// Both together: each pair is counted separately.
     #[must_use]
     pub fn and(mut self, other: Self) -> Self {
         self.features.extend(other.features);
         self
     }
 
-    /// Whether a closure wants to see the request.
-    pub(crate) fn is_told(&self) -> bool {
-        self.features.iter().any(|(_, feature)| matches!(feature, Feature::Told(_)))
+    /// Whether a closure needs the parts of the request.
+    pub(crate) fn needs_parts(&self) -> bool {
+        self.features.iter().any(|(_, feature)| matches!(feature, Feature::Extracted(_)))
     }
 
     fn of(name: impl Into<Cow<'static, str>>, feature: Feature) -> Self {
@@ -107,7 +108,7 @@ impl Caller {
         self.features.iter().any(|(_, feature)| matches!(feature, Feature::Address))
     }
 
-    /// What is known of the caller, and whether all of it is.
+    /// The subject, and whether every property is known.
     #[inline(always)]
     pub(crate) fn subject(&self, request: RequestView<'_>, addresses: &Addresses) -> (Subject, bool) {
         if let [(_, Feature::Address)] = &self.features[..]
@@ -126,7 +127,7 @@ impl Caller {
             .map(|(name, feature)| {
                 let value = feature.value(request, addresses);
                 known &= value.is_some();
-                // A digest or an address is never empty: nobody can pass for the unknown.
+                // A digest or an address is never empty, so no known caller shares the state of unknown ones.
                 (&**name, value.unwrap_or_default())
             })
             .collect();
@@ -140,13 +141,13 @@ impl Feature {
             Self::Address => addresses.of(request).map(|address| addresses.prefixes.mask(address)),
             Self::Header(name) => only(request.headers.get_all(name)).map(|value| digest(value.as_bytes())),
             Self::Method => Some(standard(request.method).to_owned()),
-            Self::Told(told) => told(request.parts()).filter(|value| !value.is_empty()),
+            Self::Extracted(extract) => extract(request.parts()).filter(|value| !value.is_empty()),
         }
     }
 }
 
-/// The address of a caller as limits count it: the peer's, or whom trusted proxies name, IPv6 by its /64. Requests have it in their
-/// extensions when they are [described](crate::RateLimit::policies).
+/// The client address as limits count it: the peer's, or the one that trusted proxies report; IPv6 by /64. It is in the extensions of
+/// the request when [`RateLimit::policies`](crate::RateLimit::policies) describes it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClientAddress(String);
 
@@ -178,14 +179,14 @@ fn standard(method: &Method) -> &str {
     if STANDARD.contains(method) { method.as_str() } else { "other" }
 }
 
-/// Whose address is the caller's.
+/// How the client address is found.
 #[derive(Clone, Default)]
 pub(crate) struct Addresses {
-    /// Where the peer's address is found, if not where servers put it.
+    /// Where the peer's address is, if not in a well-known extension.
     pub(crate) peer: Option<Peer>,
     pub(crate) trust: Trust,
     pub(crate) prefixes: Prefixes,
-    pub(crate) traps: Arc<Traps>,
+    pub(crate) diagnostics: Arc<Diagnostics>,
 }
 
 pub(crate) type Peer = Arc<dyn Fn(&Extensions) -> Option<IpAddr> + Send + Sync>;
@@ -199,7 +200,7 @@ impl Addresses {
         }
     }
 
-    /// The subject of most callers, in a fraction of the time: by the whole IPv4 address of the peer.
+    /// Fast path for most callers: the whole IPv4 address of the peer.
     #[inline(always)]
     fn usual_subject(&self, request: RequestView<'_>) -> Option<Subject> {
         let Some(IpAddr::V4(peer)) = self.peer(request) else { return None };
@@ -209,25 +210,25 @@ impl Addresses {
         Some(Subject::of_ipv4(peer))
     }
 
-    /// Looks for known traps: to be called once for each request.
+    /// Looks for misconfiguration; to be called once for each request.
     #[inline(always)]
-    pub(crate) fn look(&self, request: RequestView<'_>) {
-        if self.traps.are_looked_for() {
-            self.look_closely(request);
+    pub(crate) fn diagnose(&self, request: RequestView<'_>) {
+        if self.diagnostics.are_active() {
+            self.diagnose_slow(request);
         }
     }
 
     #[cold]
-    fn look_closely(&self, request: RequestView<'_>) {
+    fn diagnose_slow(&self, request: RequestView<'_>) {
         if let Some(peer) = self.peer(request) {
-            self.traps.look_at(request.headers, peer, &self.trust);
+            self.diagnostics.inspect(request.headers, peer, &self.trust);
         }
     }
 
     fn of(&self, request: RequestView<'_>) -> Option<IpAddr> {
         let peer = self.peer(request);
         if peer.is_none() {
-            self.traps.no_peer();
+            self.diagnostics.no_peer();
         }
         peer.map(|peer| client_address(peer, request.headers, &self.trust))
     }
@@ -239,7 +240,7 @@ impl Addresses {
     }
 }
 
-/// Where servers put it.
+/// The extensions in which servers put it.
 #[inline(always)]
 fn known_peer(extensions: &Extensions) -> Option<IpAddr> {
     #[cfg(feature = "axum")]

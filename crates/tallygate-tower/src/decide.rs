@@ -1,4 +1,4 @@
-//! From a request to its verdict, and from its response to what stays counted.
+//! From a request to its verdict, and the refund of what does not count.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -10,7 +10,7 @@ use tallygate::{Action, Ask, Cost, Evaluation, Few, InvalidCheck, Status, Store,
 use crate::request_view::RequestView;
 use crate::settings::{Plan, Settings};
 
-/// What a layer was told, and where it keeps its states.
+/// The settings of a layer, and its stores.
 pub(crate) struct Limits<S> {
     pub(crate) settings: Settings,
     pub(crate) stores: Stores<Arc<S>>,
@@ -27,10 +27,10 @@ pub(crate) enum Eventually<T, F> {
 }
 
 impl<S: Store + 'static> Limits<S> {
-    /// What most layers do: one rule, a store that answers at once, and nobody who wants to know more than what is left.
-    /// Charges a request if its rule allows it. `None` has charged nothing, and leaves the request to be evaluated.
+    /// The fast path: one rule, a store that answers at once, and nothing to report but what is left.
+    /// Charges a request if its rule allows it. `None` has charged nothing: the request is then evaluated.
     ///
-    /// In line, without a verdict: a verdict is copied often, and a status is small.
+    /// Inlined, without a verdict: verdicts are copied several times, and a status is small.
     #[inline(always)]
     pub(crate) fn try_fast(&self, request: RequestView<'_>) -> Option<Status> {
         let Settings { plan: Plan::Rules { rules, compiled }, fast: true, .. } = &self.settings else { return None };
@@ -40,7 +40,7 @@ impl<S: Store + 'static> Limits<S> {
             return None;
         }
         if self.settings.by_address {
-            self.settings.addresses.look(request);
+            self.settings.addresses.diagnose(request);
         }
         let (subject, known) = rule.caller.subject(request, &self.settings.addresses);
         if !known && rule.anonymous.is_some() {
@@ -65,7 +65,7 @@ impl<S: Store + 'static> Limits<S> {
         Box::pin(async move { limits.settings.report(evaluation.decide(&limits.stores, None).await) })
     }
 
-    /// Gives back what `verdict` charged, and says what is left then.
+    /// Refunds what `verdict` charged, and updates what is left in it.
     pub(crate) fn refund(self: &Arc<Self>, mut verdict: Verdict) -> Eventually<Verdict, Refunding> {
         if verdict.refund_now(&self.stores) {
             return Eventually::Now(verdict);
@@ -91,9 +91,9 @@ impl Settings {
         if self.is_skipped(request) {
             return None;
         }
-        // The fast path has looked.
+        // The fast path has done so already.
         if self.by_address && !(self.fast && self.is_one_rule()) {
-            self.addresses.look(request);
+            self.addresses.diagnose(request);
         }
         let cost = self.cost.as_ref().map_or(Cost::ONE, |cost| cost(request.parts()));
         match &self.plan {
@@ -107,7 +107,7 @@ impl Settings {
                         .collect(),
                 };
                 if rules.is_empty() {
-                    self.addresses.traps.no_rules();
+                    self.addresses.diagnostics.no_rules();
                 }
                 let action = Action::new(Verb::Check, cost);
                 (!matches.is_empty()).then(|| compiled.evaluate_matches(matches, action))
@@ -117,7 +117,7 @@ impl Settings {
                 match set.domain(domain) {
                     Some(domain) => Some(domain.evaluate(std::slice::from_ref(&ask))),
                     None => {
-                        self.addresses.traps.no_domain(domain, &set);
+                        self.addresses.diagnostics.no_domain(domain, &set);
                         Some(Evaluation::unlimited())
                     }
                 }
@@ -125,11 +125,11 @@ impl Settings {
         }
     }
 
-    /// Tells those who watch of a verdict.
+    /// Passes a verdict to the log and to `observe`.
     #[inline]
     fn report(&self, decided: Decided) -> Decided {
         let verdict = decided?;
-        self.addresses.traps.store_answered(verdict.store_error());
+        self.addresses.diagnostics.store_answered(verdict.store_error());
         if let Some(observe) = &self.observe {
             observe(&verdict);
         }

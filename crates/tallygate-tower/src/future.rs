@@ -1,4 +1,4 @@
-//! The way of a request through a limited service.
+//! The path of a request through a limited service.
 
 use std::fmt;
 use std::future::Future;
@@ -7,20 +7,20 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
-use http::header::{ACCESS_CONTROL_EXPOSE_HEADERS, CACHE_CONTROL};
+use http::header::{ACCESS_CONTROL_EXPOSE_HEADERS, CACHE_CONTROL, CONTENT_LENGTH};
 use http::{HeaderMap, HeaderValue, Request, Response, StatusCode};
 use http_body::Body;
 use pin_project_lite::pin_project;
 use tallygate::{InvalidCheck, Status, Store, Verdict};
 use tower_service::Service;
 
-use crate::body::ResponseBody;
+use crate::body::{RefusalBody, ResponseBody};
 use crate::decide::{Decided, Deciding, Eventually, Limits, Refunding};
 use crate::refusal::Refusal;
 use crate::settings::{Plan, Settings};
 
 pin_project! {
-    /// The response of a limited service, when it is there.
+    /// The future response of a limited service.
     pub struct ResponseFuture<T, S, ReqBody>
     where
         T: Service<Request<ReqBody>>,
@@ -36,21 +36,22 @@ pin_project! {
     where
         T: Service<Request<ReqBody>>,
     {
-        // The store is being asked. In a box, so that the future of a store that answers at once is no larger for it.
+        // The store is being asked. Boxed, to keep the future small for stores that answer at once.
         Deciding { waiting: Option<Box<Waiting<T, S, ReqBody>>> },
-        // The service behind is at work.
+        // The inner service is running.
         Serving {
             #[pin]
             response: T::Future,
             after: Option<After<S>>,
         },
-        // Units are given back before the response goes out. In a box, as it is rare.
+        // Units are refunded before the response is sent. Boxed, as it is rare.
         Settling { unsettled: Option<Box<Unsettled<Result<T::Response, T::Error>, S>>> },
-        Refused { response: Option<Response<Bytes>> },
+        // The body of the refusal is read to its end.
+        Refused { response: Option<Response<RefusalBody>> },
     }
 }
 
-/// A request that waits for the store, and all that it takes to go on.
+/// A request that waits for the store, and what is needed to continue.
 struct Waiting<T, S, ReqBody> {
     deciding: Deciding,
     service: T,
@@ -58,15 +59,15 @@ struct Waiting<T, S, ReqBody> {
     limits: Arc<Limits<S>>,
 }
 
-/// What it takes to report a decision once there is a response.
+/// What is needed to report a decision once there is a response.
 enum After<S> {
     /// The fast path was taken.
     Status { limits: Arc<Limits<S>>, status: Status },
-    /// In a box, so that the fast path need not carry it.
+    /// Boxed, to keep the fast path small.
     Verdict { limits: Arc<Limits<S>>, verdict: Box<Verdict> },
 }
 
-/// What a service came to, waiting until its units are given back.
+/// The result of a service, waiting for its refund.
 struct Unsettled<R, S> {
     refunding: Refunding,
     served: R,
@@ -86,13 +87,13 @@ where
         Self { stage: Stage::Deciding { waiting: Some(Box::new(waiting)) } }
     }
 
-    /// The service behind is at work on a call whose status is all there is to report.
+    /// The inner service is running; only the status is left to report.
     #[inline(always)]
     pub(crate) fn fast(response: T::Future, limits: Arc<Limits<S>>, status: Status) -> Self {
         Self { stage: Stage::Serving { response, after: Some(After::Status { limits, status }) } }
     }
 
-    /// Whether the service behind is not called.
+    /// Whether the inner service is not called.
     pub(crate) fn is_refused(&self) -> bool {
         matches!(self.stage, Stage::Refused { .. })
     }
@@ -120,23 +121,26 @@ where
     }
 }
 
-/// Too many limits at once: nothing a caller did, and nothing that may let it pass.
-fn misconfigured(invalid: &InvalidCheck) -> Response<Bytes> {
+/// Too many limits for one decision: an error of the configuration that must not let the caller pass.
+fn misconfigured(invalid: &InvalidCheck) -> Response<RefusalBody> {
     tracing::error!("a request cannot be decided: {invalid}");
-    let mut response = Response::new(Bytes::new());
+    let mut response = Response::new(RefusalBody::from(()));
     *response.status_mut() = StatusCode::INTERNAL_SERVER_ERROR;
     response
 }
 
 impl Settings {
     #[inline(never)]
-    fn refuse(&self, decided: Decided, request: &HeaderMap) -> Response<Bytes> {
+    fn refuse(&self, decided: Decided, request: &HeaderMap) -> Response<RefusalBody> {
         let verdict = match decided {
             Ok(verdict) => verdict,
             Err(invalid) => return misconfigured(&invalid),
         };
         let refusal = Refusal::new(verdict, request);
-        let mut response = self.responder.as_ref().map_or_else(|| refusal.response(), |responder| responder(&refusal));
+        let mut response = match &self.responder {
+            None => refusal.response().map(RefusalBody::from),
+            Some(responder) => responder(&refusal),
+        };
         let verdict = refusal.into_verdict();
         self.headers.apply(&verdict, response.headers_mut());
         self.expose(response.headers_mut());
@@ -145,7 +149,7 @@ impl Settings {
         response
     }
 
-    /// Lets scripts of other origins read them.
+    /// Lets scripts of other origins read the headers.
     fn expose(&self, headers: &mut HeaderMap) {
         if self.expose {
             let names = HeaderValue::from_static(self.headers.dialect().expose_headers());
@@ -199,8 +203,15 @@ where
                     return Poll::Ready(served.map(|response| response.map(ResponseBody::served)));
                 }
                 StageProjection::Refused { response } => {
-                    let response = response.take().expect("polled after it was ready");
-                    return Poll::Ready(Ok(response.map(ResponseBody::refused)));
+                    let body = response.as_mut().expect("polled after it was ready").body_mut();
+                    let text = ready!(body.poll_text(context));
+                    let (mut parts, _) = response.take().expect("it was there just now").into_parts();
+                    let text = text.unwrap_or_else(|error| {
+                        tracing::error!("the body of a refusal failed, and is sent empty: {error}");
+                        parts.headers.remove(CONTENT_LENGTH);
+                        Bytes::new()
+                    });
+                    return Poll::Ready(Ok(Response::from_parts(parts, ResponseBody::refused(text))));
                 }
             };
             this.stage.set(next);
@@ -208,11 +219,11 @@ where
     }
 }
 
-/// What the service behind came to.
+/// The result of the inner service.
 type Served<B, E> = Result<Response<B>, E>;
 
 impl<S: Store + 'static> Limits<S> {
-    /// Gives back what does not count, and tells what is left.
+    /// Refunds what does not count, and reports what is left.
     fn settle<B, E>(
         self: Arc<Self>,
         verdict: Verdict,
@@ -235,7 +246,7 @@ impl<S: Store + 'static> Limits<S> {
 }
 
 impl Settings {
-    /// Reports in headers what the only rule has left.
+    /// Reports in headers what is left of the only rule.
     fn report_status<B>(&self, status: &Status, response: &mut Response<B>) {
         if let Plan::Rules { compiled, .. } = &self.plan
             && (self.headers.dialect().is_list() || !is_refused(response))
@@ -259,7 +270,7 @@ impl Settings {
     }
 }
 
-/// Whether a layer further in has refused the call: what it said of itself stands.
+/// Whether an inner layer has refused the call: its headers stay.
 fn is_refused<B>(response: &Response<B>) -> bool {
     response.extensions().get::<Verdict>().is_some_and(|verdict| !verdict.allowed())
 }

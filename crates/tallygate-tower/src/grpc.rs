@@ -1,4 +1,4 @@
-//! Refusals in gRPC's words: trailers only, with the wait in them.
+//! Refusals over gRPC: a trailers-only response that carries the wait.
 
 use std::time::Duration;
 
@@ -16,10 +16,10 @@ const PUSHBACK: HeaderName = HeaderName::from_static("grpc-retry-pushback-ms");
 
 const RESOURCE_EXHAUSTED: u8 = 8;
 const UNAVAILABLE: u8 = 14;
-/// What `grpc-message` writes as `%XX`, beside all that is not ASCII.
+/// What `grpc-message` percent-encodes, besides everything that is not ASCII.
 const NOT_IN_MESSAGES: &AsciiSet = &CONTROLS.add(b'%');
 
-/// HTTP 200 with the status in what are headers and trailers at once. The body has to be empty.
+/// HTTP 200 with the status in headers that are also the trailers. The body has to be empty.
 pub(crate) fn refusal(unavailable: bool, message: &str, wait: Option<Duration>) -> Response<Bytes> {
     let code = if unavailable { UNAVAILABLE } else { RESOURCE_EXHAUSTED };
     let mut response = Response::new(Bytes::new());
@@ -28,14 +28,14 @@ pub(crate) fn refusal(unavailable: bool, message: &str, wait: Option<Duration>) 
     headers.insert(STATUS, HeaderValue::from(u16::from(code)));
     headers.insert(MESSAGE, value(utf8_percent_encode(message, NOT_IN_MESSAGES).to_string()));
     headers.insert(DETAILS, value(STANDARD_NO_PAD.encode(status(code, message, wait))));
-    // A negative number tells a client not to try again by itself.
+    // A negative number tells a client not to retry automatically.
     let pushback = wait.map_or(-1, |wait| i64::try_from(wait.as_nanos().div_ceil(1_000_000)).unwrap_or(i64::MAX));
     headers.insert(PUSHBACK, HeaderValue::from(pushback));
     response
 }
 
 fn value(text: String) -> HeaderValue {
-    HeaderValue::try_from(text).expect("made of plain characters")
+    HeaderValue::try_from(text).expect("the text is ASCII without control characters")
 }
 
 /// `google.rpc.Status`, with `google.rpc.RetryInfo` in its details if a wait is known.

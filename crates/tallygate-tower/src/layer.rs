@@ -1,17 +1,18 @@
-//! The layer: what is limited, how, and what refused callers are told.
+//! The layer: what is limited, how, and the answer to refused callers.
 
 use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use bytes::Bytes;
 use http::request::Parts;
 use http::{Response, response};
-use tallygate::{Cost, Descriptor, Limit, MemoryStore, PolicySet, Store, Stores, Verdict};
+use tallygate::{Cost, Descriptor, LimitError, MemoryStore, PolicySet, Store, Stores, Verdict};
 use tallygate_http::{Dialect, Prefixes, Trust, VerdictHeaders};
 use tower_layer::Layer;
 
+use crate::body::RefusalBody;
 use crate::decide::Limits;
+use crate::limit::IntoLimit;
 use crate::refusal::Refusal;
 use crate::rule::Rule;
 use crate::service::RateLimited;
@@ -22,20 +23,23 @@ use crate::settings::{Counts, Plan, Settings};
 /// ```
 /// use tallygate_tower::RateLimit;
 ///
-/// let layer = RateLimit::per_client("100/min".parse()?);
-/// # Ok::<(), tallygate::LimitError>(())
+/// let layer = RateLimit::per_client("100/min")?;
+/// # Ok::<(), tallygate_tower::LimitError>(())
 /// ```
 pub struct RateLimit<S = MemoryStore> {
     limits: Arc<Limits<S>>,
 }
 
 impl RateLimit {
-    /// One limit for each address that calls, on the embedded store.
-    pub fn per_client(limit: Limit) -> Self {
-        Self::new().rule(Rule::new("per-client", limit))
+    /// One limit for each client address, on the embedded store. `limit` is a [`Limit`](tallygate::Limit) or its text.
+    ///
+    /// # Errors
+    /// If the text is not a limit.
+    pub fn per_client(limit: impl IntoLimit) -> Result<Self, LimitError> {
+        Ok(Self::new().rule(Rule::new("per-client", limit)?))
     }
 
-    /// No limits yet, on an embedded store of its own.
+    /// A layer without rules, on its own embedded store.
     pub fn new() -> Self {
         Self { limits: Arc::new(Limits { settings: Settings::default(), stores: Stores::new(Arc::default()) }) }
     }
@@ -48,7 +52,7 @@ impl Default for RateLimit {
 }
 
 impl<S: Store> RateLimit<S> {
-    /// Changes the settings: clones keep what they were told.
+    /// Changes the settings of this layer; clones keep theirs.
     fn with(self, change: impl FnOnce(&mut Settings)) -> Self {
         let mut settings = self.limits.settings.clone();
         change(&mut settings);
@@ -56,7 +60,7 @@ impl<S: Store> RateLimit<S> {
         Self { limits: Arc::new(Limits { settings, stores: self.limits.stores.clone() }) }
     }
 
-    /// One limit more. All of them make one decision: all are charged, or none. Takes the place of
+    /// Adds a limit. All rules make one decision: all are charged, or none. Replaces
     /// [`policies`](Self::policies).
     #[must_use]
     pub fn rule(self, rule: Rule) -> Self {
@@ -68,8 +72,8 @@ impl<S: Store> RateLimit<S> {
         self.with(|settings| settings.plan = Plan::compile(domain, rules))
     }
 
-    /// The namespace of the rules' states. `http` unless said: layers of one store and one domain share the states of rules
-    /// of the same name. [`policies`](Self::policies) name a domain of their own.
+    /// The namespace of the rules' states; `http` by default. Layers with the same store and domain share the states of rules
+    /// with the same name. [`policies`](Self::policies) have their own domain.
     #[must_use]
     pub fn domain(self, domain: impl Into<String>) -> Self {
         let mut domain: String = domain.into();
@@ -85,9 +89,9 @@ impl<S: Store> RateLimit<S> {
         }
     }
 
-    /// Policies of a set, such as one that a server uses, too, in the place of rules. `describe` says what is known of a
-    /// request; a request that is described by nothing that the policies count is not limited. The caller's address is in its
-    /// extensions, as [`ClientAddress`](crate::ClientAddress), if it is known.
+    /// Uses the policies of a set, for example one that a server also uses, instead of rules. `describe` turns a request into a
+    /// descriptor; a request that no policy matches is not limited. The client address, if known, is in the extensions of the
+    /// request as [`ClientAddress`](crate::ClientAddress).
     ///
     /// ```
     /// # use std::sync::Arc;
@@ -110,7 +114,7 @@ impl<S: Store> RateLimit<S> {
         self.policies_from(move || Arc::clone(&set), domain, describe)
     }
 
-    /// The same, with the set asked for on every request: for sets that are replaced.
+    /// Like [`policies`](Self::policies), but asks `source` for the set on every request: for sets that are reloaded.
     #[must_use]
     pub fn policies_from(
         self,
@@ -122,38 +126,38 @@ impl<S: Store> RateLimit<S> {
         self.with(|settings| settings.plan = Plan::Policies { source, domain: domain.into(), describe })
     }
 
-    /// Another store: one on Redis or Valkey shares the limits between processes and machines. An `Arc` of a store is a store,
-    /// which others can use too.
+    /// Another store. A store on Redis or Valkey shares the limits between processes and machines. An `Arc` of a store is a store
+    /// too, for sharing it within the process.
     #[must_use]
     pub fn store<T: Store>(self, store: T) -> RateLimit<T> {
         let (settings, stores) = (self.limits.settings.clone(), self.limits.stores.with_shared(Arc::new(store)));
         RateLimit { limits: Arc::new(Limits { settings, stores }) }
     }
 
-    /// Whom to believe about the address of a caller. Nobody unless said: then it is the peer of the connection.
+    /// The proxies that are trusted to report the client address. None by default: the client is the peer of the connection.
     #[must_use]
     pub fn trust(self, trust: Trust) -> Self {
-        // What was a trap may be none now, and the other way round.
+        // Other mistakes are possible now.
         self.with(|settings| {
-            (settings.addresses.trust, settings.addresses.traps) = (trust, Arc::default());
+            (settings.addresses.trust, settings.addresses.diagnostics) = (trust, Arc::default());
         })
     }
 
-    /// How much of an address counts as one caller. All of IPv4 and the /64 of IPv6 unless said.
+    /// How much of an address identifies a caller. By default the whole IPv4 address and the /64 of IPv6.
     #[must_use]
     pub fn prefixes(self, prefixes: Prefixes) -> Self {
         self.with(|settings| settings.addresses.prefixes = prefixes)
     }
 
-    /// Where the server puts the address of the peer: an extension of the request, by its type.
+    /// Where the server puts the peer's address: an extension of the request, by its type.
     ///
     /// ```
     /// use std::net::SocketAddr;
     /// # #[derive(Clone)] struct ConnectInfo<T>(T);
     /// use tallygate_tower::RateLimit;
     ///
-    /// let layer = RateLimit::per_client("100/min".parse()?).peer(|info: &ConnectInfo<SocketAddr>| Some(info.0.ip()));
-    /// # Ok::<(), tallygate::LimitError>(())
+    /// let layer = RateLimit::per_client("100/min")?.peer(|info: &ConnectInfo<SocketAddr>| Some(info.0.ip()));
+    /// # Ok::<(), tallygate_tower::LimitError>(())
     /// ```
     #[must_use]
     pub fn peer<E: Send + Sync + 'static>(self, peer: impl Fn(&E) -> Option<IpAddr> + Send + Sync + 'static) -> Self {
@@ -162,88 +166,107 @@ impl<S: Store> RateLimit<S> {
         })
     }
 
-    /// How many units a request takes. One unless said.
+    /// How many units a request takes. Defaults to one.
     #[must_use]
     pub fn cost(self, cost: impl Fn(&Parts) -> Cost + Send + Sync + 'static) -> Self {
         self.with(|settings| settings.cost = Some(Arc::new(cost)))
     }
 
-    /// Which requests are not limited at all. None unless said, but for CORS preflights.
+    /// Requests that are not limited at all. By default only CORS preflights.
     #[must_use]
     pub fn skip(self, skip: impl Fn(&Parts) -> bool + Send + Sync + 'static) -> Self {
         self.with(|settings| settings.skip = Some(Arc::new(skip)))
     }
 
-    /// Limits CORS preflights, too.
+    /// Limits CORS preflights too.
     #[must_use]
     pub fn limit_preflights(self) -> Self {
         self.with(|settings| settings.preflight = true)
     }
 
-    /// Only responses for which this is true stay counted; for others the units are given back. A caller that goes away before
-    /// the response stays counted, and so does a call that the service behind fails without a response.
+    /// Counts only calls whose response fulfils this; the units of others are refunded. A call stays counted if the caller
+    /// disconnects before the response, or if the inner service fails without one.
     #[must_use]
     pub fn count_if(self, counts: impl Fn(&response::Parts) -> bool + Send + Sync + 'static) -> Self {
         self.with(|settings| settings.counts = Some(Counts { response: Arc::new(counts), error: true }))
     }
 
-    /// Only failures stay counted: for logins.
+    /// Counts only failures, for example wrong passwords.
     #[must_use]
     pub fn count_failures(self) -> Self {
         self.count_if(failed)
     }
 
-    /// Only successes stay counted.
+    /// Counts only successes.
     #[must_use]
     pub fn count_successes(self) -> Self {
         let counts = Counts { response: Arc::new(|parts| !failed(parts)), error: false };
         self.with(|settings| settings.counts = Some(counts))
     }
 
-    /// How limits are told in headers. [`Dialect::Draft10`] unless said.
+    /// How limits are reported in headers. Defaults to [`Dialect::Draft10`].
     #[must_use]
     pub fn headers(self, dialect: Dialect) -> Self {
         self.with(|settings| settings.headers = VerdictHeaders::new(dialect, &[]))
     }
 
-    /// Lets scripts of other origins read the headers, by `Access-Control-Expose-Headers`.
+    /// Lets scripts of other origins read the headers, through `Access-Control-Expose-Headers`.
     #[must_use]
     pub fn expose_headers(self) -> Self {
         self.with(|settings| settings.expose = true)
     }
 
-    /// Puts the [`Verdict`] into the extensions of the request, for handlers, and of the response, for layers
-    /// outside. A response that refuses has it anyway.
+    /// Puts the [`Verdict`] into the extensions of the request, for handlers, and of the response, for outer
+    /// layers. A refusal always carries it.
     #[must_use]
     pub fn share_verdict(self) -> Self {
         self.with(|settings| settings.shared = true)
     }
 
-    /// Called with each verdict before the service is, for metrics and logs: what was decided, by which rule, and from where.
+    /// Called with each verdict, before the service: for metrics and logs. It has the outcome, the rules, and where the answer came
+    /// from.
     ///
     /// ```
     /// # use std::sync::atomic::{AtomicU64, Ordering};
     /// use tallygate_tower::RateLimit;
     ///
     /// static REFUSED: AtomicU64 = AtomicU64::new(0);
-    /// let layer = RateLimit::per_client("100/min".parse()?).observe(|verdict| {
+    /// let layer = RateLimit::per_client("100/min")?.observe(|verdict| {
     ///     REFUSED.fetch_add(u64::from(!verdict.allowed()), Ordering::Relaxed);
     /// });
-    /// # Ok::<(), tallygate::LimitError>(())
+    /// # Ok::<(), tallygate_tower::LimitError>(())
     /// ```
     #[must_use]
     pub fn observe(self, observe: impl Fn(&Verdict) + Send + Sync + 'static) -> Self {
         self.with(|settings| settings.observe = Some(Arc::new(observe)))
     }
 
-    /// Another answer to refused callers. The headers of limits are added to it.
+    /// Your own answer to refused callers. The headers of limits are added to it.
+    ///
+    /// The closure returns a response whose body is `Bytes`, text, or, with the feature `axum`, axum's own; any other body takes
+    /// `response.map(RefusalBody::new)`.
+    ///
+    #[cfg_attr(feature = "axum", doc = "```")]
+    #[cfg_attr(not(feature = "axum"), doc = "```ignore")]
+    /// use axum::response::IntoResponse;
+    /// use tallygate_tower::RateLimit;
+    ///
+    /// let layer = RateLimit::per_client("100/min")?.respond(|refusal| {
+    ///     let wait = refusal.retry_after().map(|wait| wait.as_secs());
+    ///     (refusal.status(), format!("slow down, retry in {wait:?} seconds")).into_response()
+    /// });
+    /// # Ok::<(), tallygate_tower::LimitError>(())
+    /// ```
     #[must_use]
-    pub fn respond(self, responder: impl Fn(&Refusal) -> Response<Bytes> + Send + Sync + 'static) -> Self {
-        self.with(|settings| settings.responder = Some(Arc::new(responder)))
+    pub fn respond<B: Into<RefusalBody>>(
+        self,
+        responder: impl Fn(&Refusal) -> Response<B> + Send + Sync + 'static,
+    ) -> Self {
+        self.with(|settings| settings.responder = Some(Arc::new(move |refusal| responder(refusal).map(Into::into))))
     }
 }
 
-/// A status from 400 on, or of gRPC's own anything but OK.
+/// A status of 400 or above, or any gRPC status but OK.
 fn failed(parts: &response::Parts) -> bool {
     let refused = parts.headers.get("grpc-status").is_some_and(|status| status != "0");
     refused || parts.status.is_client_error() || parts.status.is_server_error()

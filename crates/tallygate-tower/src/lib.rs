@@ -1,20 +1,20 @@
-//! Rate limits as tower middleware, for axum, hyper, tonic and whatever else speaks `http`.
+//! Rate limits as tower middleware, for axum, hyper, tonic and any other service over `http`.
 //!
 //! ```
 //! use tallygate_tower::{Caller, RateLimit, Rule};
 //!
-//! // Each caller's address, 100 calls a minute, on the embedded store.
-//! let layer = RateLimit::per_client("100/min".parse()?);
+//! // 100 calls a minute for each client address, on the embedded store.
+//! let layer = RateLimit::per_client("100/min")?;
 //!
-//! // Two limits, one decision: both are charged or none.
+//! // Two limits, one decision: both are charged or neither is.
 //! let layer = RateLimit::new()
-//!     .rule(Rule::new("burst", "10/s burst 20".parse()?))
-//!     .rule(Rule::new("daily", "5000/day".parse()?).by(Caller::header("x-api-key")));
-//! # Ok::<(), tallygate::LimitError>(())
+//!     .rule(Rule::new("burst", "10/s burst 20")?)
+//!     .rule(Rule::new("daily", "5000/day")?.by(Caller::header("x-api-key")));
+//! # Ok::<(), tallygate_tower::LimitError>(())
 //! ```
 //!
-//! For many machines, give it a store they share: `.store(RedisStore::connect(url).await?)`, or
-//! `.store(AnyStore::open(text).await?)` to choose by a line of text.
+//! For several machines, give it a store they share: `.store(RedisStore::connect(url).await?)`, or
+//! `.store(AnyStore::open(text).await?)` to choose the store by configuration.
 
 mod layer;
 mod service;
@@ -23,6 +23,7 @@ mod decide;
 mod settings;
 
 mod caller;
+mod limit;
 mod request_view;
 mod rule;
 
@@ -31,23 +32,24 @@ mod future;
 mod grpc;
 mod refusal;
 
-mod traps;
+mod diagnostics;
 
 pub mod outbound;
 
-pub use body::ResponseBody;
+pub use body::{RefusalBody, ResponseBody};
 pub use caller::{Caller, ClientAddress};
 pub use future::ResponseFuture;
 pub use layer::RateLimit;
+pub use limit::IntoLimit;
 pub use refusal::Refusal;
 pub use rule::Rule;
 pub use service::RateLimited;
 
-// Settings of this middleware are written in these words.
-pub use tallygate::{Cost, Limit, Mode, OnError, Verdict};
+// What the settings of this middleware are written in.
+pub use tallygate::{Cost, Limit, LimitError, Mode, OnError, Verdict};
 pub use tallygate_http::{Dialect, ForwardedHeader, Prefixes, Trust, TrustedProxies};
 
-/// The examples of the README, compiled and run. Here, because this crate's tests know all the crates they use.
+/// The examples of the README, compiled and run. Here, because the tests of this crate depend on all crates they use.
 #[cfg(doctest)]
 #[doc = include_str!("../../../README.md")]
 struct Readme;

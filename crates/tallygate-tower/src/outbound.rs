@@ -1,4 +1,4 @@
-//! The other direction: calls to somebody else's service wait for their turn.
+//! Outbound calls: wait until a limit has room for them.
 
 use std::fmt;
 use std::future::Future;
@@ -8,19 +8,21 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 pub use tallygate::NotReady;
-use tallygate::{Check, Cost, Key, Limit, Limiter, MemoryStore, Policy, Store, Subject};
+use tallygate::{Check, Cost, Key, Limit, LimitError, Limiter, MemoryStore, Policy, Store, Subject};
 use tower_layer::Layer;
 use tower_service::Service;
 
-/// Lets calls to a service wait until a limit has room for them. With a shared store, all processes together keep the
+use crate::limit::IntoLimit;
+
+/// Delays calls to a service until a limit has room for them. With a shared store, all processes together stay within the
 /// quota of a third party.
 ///
 /// ```
 /// use std::time::Duration;
 /// use tallygate_tower::outbound::Throttle;
 ///
-/// let layer = Throttle::new("stripe", "100/s".parse()?, tokio::time::sleep).patience(Duration::from_secs(5));
-/// # Ok::<(), tallygate::LimitError>(())
+/// let layer = Throttle::new("stripe", "100/s", tokio::time::sleep)?.patience(Duration::from_secs(5));
+/// # Ok::<(), tallygate_tower::LimitError>(())
 /// ```
 pub struct Throttle<Z, S = MemoryStore> {
     limiter: Limiter<S>,
@@ -38,42 +40,46 @@ struct Terms {
 }
 
 impl<Z> Throttle<Z> {
-    /// Calls to `name` under `limit`, in this process. `sleep` is the timer of your runtime, such as
-    /// `tokio::time::sleep`. The states are kept as those of the policy `name` of the domain `outbound`.
+    /// Calls to `name` under `limit` (a [`Limit`] or its text), in this process. `sleep` is the timer of your runtime, such as
+    /// `tokio::time::sleep`. The state belongs to the policy `name` of the domain `outbound`.
+    ///
+    /// # Errors
+    /// If the text is not a limit.
     ///
     /// # Panics
     /// If `name` is empty.
     #[track_caller]
-    pub fn new(name: impl Into<String>, limit: Limit, sleep: Z) -> Self {
-        let Ok(policy) = Policy::new(name, "outbound", None) else { panic!("name the service that is called") };
+    pub fn new(name: impl Into<String>, limit: impl IntoLimit, sleep: Z) -> Result<Self, LimitError> {
+        let Ok(policy) = Policy::new(name, "outbound", None) else { panic!("the name of the service is empty") };
+        let limit = limit.into_limit()?;
         let (name, account) = (policy.key_name().to_owned(), Subject::new([]));
         let terms = Terms { name, account, limit, cost: Cost::ONE, patience: Duration::from_secs(30) };
-        Self { limiter: Limiter::new(MemoryStore::new()), terms: Arc::new(terms), sleep }
+        Ok(Self { limiter: Limiter::new(MemoryStore::new()), terms: Arc::new(terms), sleep })
     }
 }
 
 impl<Z, S> Throttle<Z, S> {
-    /// A store that others use, too: all of them together keep the limit.
+    /// A shared store: all processes that use it stay within the limit together.
     #[must_use]
     pub fn store<T: Store>(self, store: T) -> Throttle<Z, T> {
         Throttle { limiter: Limiter::new(store), terms: self.terms, sleep: self.sleep }
     }
 
-    /// Whose quota it is, where the third party counts several accounts apart.
+    /// The account whose quota it is, where the third party has a quota for each account.
     #[must_use]
     pub fn account(mut self, account: impl AsRef<str>) -> Self {
         Arc::make_mut(&mut self.terms).account = Subject::new([("account", account.as_ref())]);
         self
     }
 
-    /// How many units a call takes. One unless said.
+    /// How many units a call takes. Defaults to one.
     #[must_use]
     pub fn cost(mut self, cost: Cost) -> Self {
         Arc::make_mut(&mut self.terms).cost = cost;
         self
     }
 
-    /// How long a call may wait in all. 30 seconds unless said. A call whose turn would come later fails at once.
+    /// How long a call may wait in total. Defaults to 30 seconds. A call that would have to wait longer fails at once.
     #[must_use]
     pub fn patience(mut self, patience: Duration) -> Self {
         Arc::make_mut(&mut self.terms).patience = patience;
@@ -101,7 +107,7 @@ impl<T, Z: Clone, S> Layer<T> for Throttle<Z, S> {
     }
 }
 
-/// A service whose calls wait for their turn. Made by [`Throttle`].
+/// A service whose calls are delayed. Created by [`Throttle`].
 #[derive(Debug)]
 pub struct Throttled<T, Z, S = MemoryStore> {
     inner: T,
@@ -117,10 +123,10 @@ impl<T: Clone, Z: Clone, S> Clone for Throttled<T, Z, S> {
 /// Why a call was not made, or how it failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ThrottleError<E> {
-    /// Its turn did not come.
+    /// It would have had to wait for too long, or the store failed.
     #[error("{0}")]
     NotReady(#[source] NotReady),
-    /// It was made, and failed.
+    /// The call was made, and failed.
     #[error("{0}")]
     Service(#[source] E),
 }
@@ -143,12 +149,12 @@ where
     }
 
     fn call(&mut self, request: R) -> Self::Future {
-        // The instance that said it was ready is the one to call.
+        // The instance that is ready is the one to call.
         let clone = self.inner.clone();
         let mut ready = std::mem::replace(&mut self.inner, clone);
         let Throttle { limiter, terms, sleep } = self.throttle.clone();
         Box::pin(async move {
-            let key = Key::new(&terms.name, &terms.account).expect("both were made to fit");
+            let key = Key::new(&terms.name, &terms.account).expect("policy names and subjects make valid keys");
             let check = Check::new(key, &terms.limit).cost(terms.cost);
             limiter.until_ready(&[check], terms.patience, sleep).await.map_err(ThrottleError::NotReady)?;
             ready.call(request).await.map_err(ThrottleError::Service)

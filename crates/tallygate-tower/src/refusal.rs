@@ -1,4 +1,4 @@
-//! What a refused caller is told.
+//! The answer to a refused caller.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use tallygate_http::{Problem, SOON, is_grpc, verdict_problem};
 
 use crate::grpc;
 
-/// A call that was refused: what a responder needs to know.
+/// A refused call, for [`RateLimit::respond`](crate::RateLimit::respond).
 #[derive(Debug, Clone)]
 pub struct Refusal {
     verdict: Verdict,
@@ -31,12 +31,12 @@ impl Refusal {
         self.verdict
     }
 
-    /// How long to wait, exactly; `None` if waiting does not help, or the wait is unknown.
+    /// How long to wait, exactly; `None` if waiting does not help, or if the store was unreachable.
     pub fn retry_after(&self) -> Option<Duration> {
         self.verdict.binding().and_then(|ruling| ruling.status().retry_after())
     }
 
-    /// 429, or 503 if the store could not answer and a rule denies then.
+    /// 429, or 503 if the store is unreachable and a rule fails closed.
     pub fn status(&self) -> StatusCode {
         match self.verdict.outcome() {
             Outcome::Unavailable => StatusCode::SERVICE_UNAVAILABLE,
@@ -44,17 +44,17 @@ impl Refusal {
         }
     }
 
-    /// Whether the caller speaks gRPC, and understands nothing but a status in trailers.
+    /// Whether the caller speaks gRPC, and needs the status in trailers.
     pub fn is_grpc(&self) -> bool {
         self.grpc
     }
 
-    /// The problem, as RFC 9457 has it.
+    /// The problem details (RFC 9457).
     pub fn problem(&self) -> Problem {
         verdict_problem(&self.verdict)
     }
 
-    /// The answer unless another responder is set: a problem, or in gRPC a status with the wait.
+    /// The default answer: a problem, or for gRPC a status with the wait.
     pub fn response(&self) -> Response<Bytes> {
         let problem = self.problem();
         if self.grpc {

@@ -3,7 +3,7 @@
 use http::request::Parts;
 use http::{Extensions, HeaderMap, Method, Request};
 
-/// What rules see of a request. To take it apart and put it together again costs more than most rules do, so that is done
+/// What rules see of a request. Taking a request apart and reassembling it costs more than most rules, so it is done
 /// only for closures.
 #[derive(Clone, Copy)]
 pub(crate) struct RequestView<'r> {
@@ -14,7 +14,7 @@ pub(crate) struct RequestView<'r> {
 }
 
 impl<'r> RequestView<'r> {
-    /// Enough for all but closures.
+    /// For everything but closures.
     pub(crate) fn whole<B>(request: &'r Request<B>) -> Self {
         Self { method: request.method(), headers: request.headers(), extensions: request.extensions(), parts: None }
     }
@@ -23,7 +23,7 @@ impl<'r> RequestView<'r> {
         Self { method: &parts.method, headers: &parts.headers, extensions: &parts.extensions, parts: Some(parts) }
     }
 
-    /// What closures get to see.
+    /// What closures see.
     pub(crate) fn parts(self) -> &'r Parts {
         self.parts.expect("a request is taken apart where there are closures")
     }

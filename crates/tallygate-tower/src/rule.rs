@@ -1,18 +1,19 @@
-//! One limit of a layer: how much, for whom, when.
+//! One limit of a layer: how much, for whom, for which requests.
 
 use std::fmt;
 use std::sync::Arc;
 
 use http::request::Parts;
-use tallygate::{Limit, Match, Mode, OnError, Policy};
+use tallygate::{Limit, LimitError, Match, Mode, OnError, Policy};
 
 use crate::caller::{Addresses, Caller};
+use crate::limit::IntoLimit;
 use crate::request_view::RequestView;
 
 type Chosen = Arc<dyn Fn(&Parts) -> Option<Limit> + Send + Sync>;
 type Condition = Arc<dyn Fn(&Parts) -> bool + Send + Sync>;
 
-/// One limit of a layer: how much, for whom, when. All rules of a layer make one decision.
+/// One limit of a layer: how much, for whom, for which requests. All rules of a layer make one decision.
 #[derive(Clone)]
 pub struct Rule {
     pub(crate) name: String,
@@ -26,13 +27,16 @@ pub struct Rule {
 }
 
 impl Rule {
-    /// A limit for each address that calls. `name` is told in headers and problems, and is part of the key.
-    pub fn new(name: impl Into<String>, limit: Limit) -> Self {
-        let mut name = name.into();
+    /// A limit for each client address: a [`Limit`] or its text. `name` appears in headers and problems, and is part of the key.
+    ///
+    /// # Errors
+    /// If the text is not a limit.
+    pub fn new(name: impl Into<String>, limit: impl IntoLimit) -> Result<Self, LimitError> {
+        let (mut name, limit) = (name.into(), limit.into_limit()?);
         if name.is_empty() {
             name.push_str("limit");
         }
-        Self {
+        Ok(Self {
             name,
             limit,
             anonymous: None,
@@ -41,57 +45,60 @@ impl Rule {
             condition: None,
             mode: Mode::default(),
             on_error: OnError::default(),
-        }
+        })
     }
 
-    /// Whom it counts. [`Caller::address`] unless said.
+    /// What identifies a caller. Defaults to [`Caller::address`].
     #[must_use]
     pub fn by(mut self, caller: Caller) -> Self {
         self.caller = caller;
         self
     }
 
-    /// A limit for this request, such as that of the caller's plan; `None` for the rule's own.
+    /// A limit for this request, such as that of the caller's plan; `None` for the rule's own. It is called on every request: parse
+    /// limits before, and clone them here.
     #[must_use]
     pub fn limit_for(mut self, chosen: impl Fn(&Parts) -> Option<Limit> + Send + Sync + 'static) -> Self {
         self.chosen = Some(Arc::new(chosen));
         self
     }
 
-    /// The limit that all callers share of whom it is not known who they are. The rule's own unless said.
-    #[must_use]
-    pub fn anonymous(mut self, limit: Limit) -> Self {
-        self.anonymous = Some(limit);
-        self
+    /// The limit that all unidentified callers share. Defaults to the rule's own.
+    ///
+    /// # Errors
+    /// If the text is not a limit.
+    pub fn anonymous(mut self, limit: impl IntoLimit) -> Result<Self, LimitError> {
+        self.anonymous = Some(limit.into_limit()?);
+        Ok(self)
     }
 
-    /// Which requests it is about, for example those of one method. All unless said.
+    /// The requests it applies to, for example those of one method. All by default.
     #[must_use]
     pub fn when(mut self, condition: impl Fn(&Parts) -> bool + Send + Sync + 'static) -> Self {
         self.condition = Some(Arc::new(condition));
         self
     }
 
-    /// Whether it refuses. [`Mode::Enforce`] unless said.
+    /// Whether it refuses. Defaults to [`Mode::Enforce`].
     #[must_use]
     pub fn mode(mut self, mode: Mode) -> Self {
         self.mode = mode;
         self
     }
 
-    /// What to answer when the store cannot. [`OnError::Local`] unless said: this process decides by itself.
+    /// What to answer when the store is unreachable. Defaults to [`OnError::Local`]: this process decides alone.
     #[must_use]
     pub fn on_error(mut self, on_error: OnError) -> Self {
         self.on_error = on_error;
         self
     }
 
-    /// Whether a closure wants to see the request.
-    pub(crate) fn is_told(&self) -> bool {
-        self.condition.is_some() || self.chosen.is_some() || self.caller.is_told()
+    /// Whether a closure needs the parts of the request.
+    pub(crate) fn needs_parts(&self) -> bool {
+        self.condition.is_some() || self.chosen.is_some() || self.caller.needs_parts()
     }
 
-    /// Whom it counts for this request, and by which limit; `None` if it is not about it. `at` is its place in the layer.
+    /// Subject and limit for this request; `None` if the rule does not apply. `at` is its index in the layer.
     pub(crate) fn found(&self, at: usize, request: RequestView<'_>, addresses: &Addresses) -> Option<Match> {
         if self.condition.as_ref().is_some_and(|condition| !condition(request.parts())) {
             return None;

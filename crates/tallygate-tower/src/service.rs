@@ -1,4 +1,4 @@
-//! The service: asks before it passes a request on.
+//! The service: decides before it passes a request on.
 
 use std::fmt;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use crate::future::ResponseFuture;
 use crate::request_view::RequestView;
 use crate::settings::Plan;
 
-/// A service that is called only as often as its limits allow. Made by [`RateLimit`](crate::RateLimit).
+/// A service under limits. Created by [`RateLimit`](crate::RateLimit).
 pub struct RateLimited<T, S = MemoryStore> {
     inner: T,
     limits: Arc<Limits<S>>,
@@ -27,7 +27,7 @@ impl<T, S> RateLimited<T, S> {
         Self { inner, limits }
     }
 
-    /// The service behind.
+    /// The inner service.
     pub fn inner(&self) -> &T {
         &self.inner
     }
@@ -74,7 +74,7 @@ impl<T, S: Store + 'static> RateLimited<T, S> {
         T: Service<Request<ReqBody>> + Clone,
     {
         let settings = &self.limits.settings;
-        let decided = if settings.told {
+        let decided = if settings.needs_parts {
             let (mut parts, body) = request.into_parts();
             if let Plan::Policies { .. } = settings.plan
                 && let Some(client) = settings.addresses.client(RequestView::apart(&parts))
@@ -92,13 +92,13 @@ impl<T, S: Store + 'static> RateLimited<T, S> {
             Some(Eventually::Now(decided)) => {
                 let future = ResponseFuture::decided(&mut self.inner, &self.limits, decided, request);
                 if future.is_refused() {
-                    // It is not called, and must not hold what it took to be ready.
+                    // The inner service is not called, and must not keep what it reserved in `poll_ready`.
                     self.inner = self.inner.clone();
                 }
                 future
             }
             Some(Eventually::Later(deciding)) => {
-                // The instance that said it was ready is the one to call.
+                // The instance that is ready is the one to call.
                 let clone = self.inner.clone();
                 let ready = std::mem::replace(&mut self.inner, clone);
                 ResponseFuture::deciding(ready, Arc::clone(&self.limits), deciding, request)

@@ -1,9 +1,9 @@
 //! The layer around a service, in real servers, and in the examples.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on must stop")]
 
-mod cancellation; // callers that leave at any poll
-mod outbound; // calls to others that wait for their turn
-mod traps; // known mistakes, each logged once with its remedy
+mod cancellation; // callers that disconnect at any poll
+mod diagnostics; // common mistakes, each reported once with its remedy
+mod outbound; // throttled calls to a third party
 
 /// The examples, as processes of their own.
 mod examples {
@@ -15,8 +15,8 @@ mod examples {
 
 /// The layer around a service, as a program uses it.
 mod limits {
-    mod answers; // what callers are told
-    mod at_once; // a store that has to be waited for changes no answer
+    mod answers; // the answers to callers
+    mod at_once; // a store that cannot answer at once changes no answer
     mod callers; // who is calling, and who only claims to be
     mod counting; // only failures, or only successes
     mod rig; // a service to limit, and requests to send

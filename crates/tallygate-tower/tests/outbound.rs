@@ -1,4 +1,4 @@
-//! Calls to others that wait for their turn.
+//! Throttled calls to a third party.
 
 use std::convert::Infallible;
 use std::sync::{Arc, Mutex};
@@ -24,7 +24,7 @@ async fn tasks_on_one_redis_never_exceed_the_limit_together() {
     let mut tasks = Vec::new();
     for _ in 0..3 {
         // Each with a connection of its own, as a process would.
-        let throttle = Throttle::new("bank", "50/s burst 4".parse().unwrap(), tokio::time::sleep);
+        let throttle = Throttle::new("bank", "50/s burst 4", tokio::time::sleep).unwrap();
         let throttle = throttle.store(shared(&redis).await).patience(Duration::from_secs(60));
         let calls = Arc::clone(&calls);
         let mut service = throttle.layer(service_fn(move |asked: Instant| {
@@ -43,8 +43,8 @@ async fn tasks_on_one_redis_never_exceed_the_limit_together() {
     }
     let calls = std::mem::take(&mut *calls.lock().unwrap());
     assert_eq!(calls.len(), 60);
-    // A call was decided after it was asked for, and before it was made. However late this thread was told, those that lie
-    // within a span were decided within it. A millisecond more, for the clocks of the two are not one.
+    // A call was decided after it was asked for, and before it was made. However late this thread saw it, those that lie
+    // within a span were decided within it. A millisecond more, because the two clocks differ.
     let spans = calls.iter().map(|(asked, _)| *asked).chain([started]);
     for (from, until) in spans.flat_map(|from| calls.iter().map(move |(_, made)| (from, *made))) {
         let within = calls.iter().filter(|(asked, made)| *asked >= from && *made <= until).count();
@@ -55,10 +55,9 @@ async fn tasks_on_one_redis_never_exceed_the_limit_together() {
 }
 
 #[tokio::test]
-async fn who_would_wait_too_long_is_told_at_once_and_not_charged() {
-    let throttle = Throttle::new("bank", "1/h".parse().unwrap(), |_| -> std::future::Ready<()> {
-        unreachable!("there is nothing to wait for")
-    });
+async fn a_call_that_would_wait_too_long_fails_at_once_and_is_not_charged() {
+    let sleep = |_| -> std::future::Ready<()> { unreachable!("there is nothing to wait for") };
+    let throttle = Throttle::new("bank", "1/h", sleep).unwrap();
     let called = Arc::new(Mutex::new(0));
     let counted = Arc::clone(&called);
     let mut service = throttle.patience(Duration::from_secs(5)).layer(service_fn(move |(): ()| {
@@ -78,7 +77,7 @@ async fn who_would_wait_too_long_is_told_at_once_and_not_charged() {
 
 #[tokio::test]
 async fn errors_of_the_service_pass_through_and_any_request_will_do() {
-    let throttle = Throttle::new("bank", "1000000/s".parse().unwrap(), tokio::time::sleep);
+    let throttle = Throttle::new("bank", "1000000/s", tokio::time::sleep).unwrap();
     let texts = throttle.layer(service_fn(|text: &'static str| async move { text.parse::<u64>() }));
     assert_eq!(texts.clone().oneshot("42").await.unwrap(), 42);
     let error = texts.oneshot("many").await.unwrap_err();
@@ -89,7 +88,7 @@ async fn errors_of_the_service_pass_through_and_any_request_will_do() {
 async fn accounts_and_costs_are_counted_apart() {
     let redis = Server::redis().start();
     let served = || service_fn(|(): ()| std::future::ready(Ok::<(), Infallible>(())));
-    let limit = || Throttle::new("bank", "10/h".parse().unwrap(), tokio::time::sleep).patience(Duration::ZERO);
+    let limit = || Throttle::new("bank", "10/h", tokio::time::sleep).unwrap().patience(Duration::ZERO);
     let ours = limit().cost(Cost::new(6).unwrap()).store(shared(&redis).await);
     let ours_again = limit().cost(Cost::new(6).unwrap()).store(shared(&redis).await);
     let theirs = limit().account("theirs").cost(Cost::new(10).unwrap()).store(shared(&redis).await);
@@ -105,9 +104,9 @@ async fn accounts_and_costs_are_counted_apart() {
 #[tokio::test]
 async fn what_can_never_be_is_an_error_and_no_wait() {
     let served = || service_fn(|(): ()| std::future::ready(Ok::<(), Infallible>(())));
-    let zero = Throttle::new("bank", "0/h".parse().unwrap(), tokio::time::sleep).layer(served()).oneshot(()).await;
+    let zero = Throttle::new("bank", "0/h", tokio::time::sleep).unwrap().layer(served()).oneshot(()).await;
     assert!(matches!(zero, Err(ThrottleError::NotReady(NotReady::Never))), "{zero:?}");
-    let dear = Throttle::new("bank", "5/h".parse().unwrap(), tokio::time::sleep).cost(Cost::new(6).unwrap());
+    let dear = Throttle::new("bank", "5/h", tokio::time::sleep).unwrap().cost(Cost::new(6).unwrap());
     let dear = dear.layer(served()).oneshot(()).await;
     assert!(matches!(dear, Err(ThrottleError::NotReady(NotReady::Check(_)))), "{dear:?}");
 }
@@ -116,7 +115,7 @@ async fn what_can_never_be_is_an_error_and_no_wait() {
 async fn without_the_store_no_call_is_made() {
     let redis = Server::redis().start();
     let store = RedisStore::builder(&redis.url()).deadline(Duration::from_millis(300)).connect().await.unwrap();
-    let throttle = Throttle::new("bank", "5/h".parse().unwrap(), tokio::time::sleep).store(store);
+    let throttle = Throttle::new("bank", "5/h", tokio::time::sleep).unwrap().store(store);
     redis.kill();
     let service = throttle.layer(service_fn(|(): ()| -> std::future::Ready<Result<(), Infallible>> {
         unreachable!("nobody allowed it")
@@ -131,7 +130,7 @@ async fn long_names_are_counted_apart() {
     let served = || service_fn(|(): ()| std::future::ready(Ok::<(), Infallible>(())));
     let store = Arc::new(MemoryStore::new());
     let call = |name: String| {
-        let throttle = Throttle::new(name, "1/h".parse().unwrap(), tokio::time::sleep).patience(Duration::ZERO);
+        let throttle = Throttle::new(name, "1/h", tokio::time::sleep).unwrap().patience(Duration::ZERO);
         throttle.store(Arc::clone(&store)).layer(served()).oneshot(())
     };
     let long = "name".repeat(100);

@@ -18,7 +18,7 @@ fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().parent().unwrap()
 }
 
-/// The code blocks of the README's section, as one reads them: without the lines that only its tests need.
+/// The code blocks of the README's section as rendered: without the lines that only tests need.
 fn blocks() -> Vec<String> {
     let readme = fs::read_to_string(root().join("README.md")).unwrap();
     let (_, section) = readme.split_once("\n## In an axum service\n").expect("the README has the section");
@@ -31,13 +31,13 @@ fn blocks() -> Vec<String> {
     fenced.map(body).collect()
 }
 
-/// `from` as it is when the program is told at its start: ports are not ours to choose.
-fn told(code: &str, from: &str, variable: &str) -> String {
+/// Replaces `from` by an environment variable: tests use free ports.
+fn from_environment(code: &str, from: &str, variable: &str) -> String {
     assert_eq!(code.matches(from).count(), 1, "{from} is in the quick start");
     code.replace(from, &format!("&std::env::var({variable:?})?"))
 }
 
-/// Writes what is not there yet, so that a project that was built stays built.
+/// Writes only what has changed, so that a project is not built again.
 fn write(path: &Path, text: &str) {
     if fs::read_to_string(path).is_ok_and(|there| there == text) {
         return;
@@ -75,7 +75,7 @@ fn start(program: &Path, redis: &str) -> (Daemon, SocketAddr) {
     (Daemon::start(command, tempfile::tempdir().unwrap(), &[Ready::Port(port.number())]), address)
 }
 
-/// Calls these in turn until one refuses: how often they did not, how long that took, and the refusal.
+/// Calls these in turn until one refuses: the number of served calls, how long that took, and the refusal.
 fn until_refused(addresses: &[SocketAddr]) -> (u32, Duration, Response) {
     let mut clients: Vec<Client> = addresses.iter().map(|address| Client::open(*address).unwrap()).collect();
     let started = Instant::now();
@@ -90,7 +90,7 @@ fn until_refused(addresses: &[SocketAddr]) -> (u32, Duration, Response) {
     unreachable!("the limit holds")
 }
 
-/// `100/min`: a hundred, and what came back meanwhile.
+/// `100/min`: a hundred, and what was regained meanwhile.
 fn assert_limited((served, took, refusal): (u32, Duration, Response)) {
     let most = 100.0 + took.as_secs_f64() * 100.0 / 60.0;
     assert!(served >= 100 && f64::from(served) <= most, "{served} in {took:?}");
@@ -105,17 +105,17 @@ fn the_quick_start_limits_and_one_line_shares_the_limit() {
 
     let embedded = dependencies.lines().filter(|line| !line.starts_with("tallygate-redis"));
     let embedded: String = embedded.map(|line| format!("{line}\n")).collect();
-    let program = build("quick-start-embedded", &embedded, &told(quick_start, ADDRESS, "ADDRESS"));
+    let program = build("quick-start-embedded", &embedded, &from_environment(quick_start, ADDRESS, "ADDRESS"));
     let (_process, address) = start(&program, "");
     assert_limited(until_refused(&[address]));
 
-    // The one line, in the place of the one that begins alike.
+    // The one line, instead of the one that begins the same way.
     assert_eq!(shared_line.lines().count(), 1, "{shared_line}");
     let mut lines: Vec<&str> = quick_start.lines().collect();
     let places: Vec<usize> = (0..lines.len()).filter(|at| lines[*at].starts_with("    let limit = ")).collect();
     let [place] = places[..] else { panic!("{quick_start}") };
     lines[place] = shared_line.trim_end();
-    let shared = told(&told(&lines.join("\n"), ADDRESS, "ADDRESS"), REDIS, "REDIS");
+    let shared = from_environment(&from_environment(&lines.join("\n"), ADDRESS, "ADDRESS"), REDIS, "REDIS");
     let program = build("quick-start-shared", dependencies, &shared);
     let redis = Server::redis().start();
     let copies = [start(&program, &redis.url()), start(&program, &redis.url())];

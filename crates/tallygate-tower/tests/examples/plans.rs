@@ -37,7 +37,7 @@ fn three_copies_admit_exactly_the_limit_between_them() {
     // 3 copies of 8 connections of 70 calls, and 3 of 4 of 20, and 3 of 4 of 5.
     assert_eq!(admitted(&copies, &[("x-api-key", "key-of-acme")], 8, 70), (1000, 680));
     assert_eq!(admitted(&copies, &[("x-api-key", "key-of-bob")], 4, 20), (100, 140));
-    // Whoever is not known shares one state, whatever key was made up.
+    // Unknown callers share one state, whatever key they made up.
     assert_eq!(admitted(&copies, &[("x-api-key", "made-up")], 4, 5), (10, 50));
     assert_eq!(admitted(&copies, &[], 1, 5), (0, 15));
 }

@@ -1,19 +1,21 @@
-//! What callers are told.
+//! The answers to callers.
 
 use std::convert::Infallible;
+use std::pin::Pin;
 use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
 use http::{Request, Response};
 use http_body_util::Full;
-use tallygate_tower::{Dialect, RateLimit, Rule, Verdict};
+use tallygate_tower::{Dialect, RateLimit, RefusalBody, Rule, Verdict};
 use tower::{Layer, Service, ServiceExt, service_fn};
 
 use super::rig::{from, send};
 
 fn layer() -> RateLimit {
-    RateLimit::per_client("1/min".parse().unwrap())
+    RateLimit::per_client("1/min").unwrap()
 }
 
 #[tokio::test]
@@ -71,6 +73,69 @@ async fn headers_responder_and_exposure_are_settings() {
 }
 
 #[tokio::test]
+async fn a_responder_may_return_any_body() {
+    type Respond = fn(RateLimit) -> RateLimit;
+    let responders: [Respond; 4] = [
+        |layer| layer.respond(|_| Response::new(Bytes::from_static(b"slow down"))),
+        |layer| layer.respond(|_| Response::new("slow down")),
+        |layer| layer.respond(|_| Response::new(String::from("slow down"))),
+        |layer| layer.respond(|_| Response::new(Full::<Bytes>::from("slow down")).map(RefusalBody::new)),
+    ];
+    for respond in responders {
+        let layer = respond(layer());
+        send(&layer, from("192.0.2.1", "/")).await;
+        let denied = send(&layer, from("192.0.2.1", "/")).await;
+        assert_eq!((denied.body.as_str(), denied.header("retry-after")), ("slow down", Some("60")));
+    }
+}
+
+/// A body that comes in two pieces, each after a wait, and may fail then.
+struct Pieces {
+    left: u8,
+    waited: bool,
+    fails: bool,
+}
+
+impl http_body::Body for Pieces {
+    type Data = Bytes;
+    type Error = std::io::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<http_body::Frame<Bytes>, std::io::Error>>> {
+        self.waited = !self.waited;
+        if self.waited {
+            context.waker().wake_by_ref();
+            return Poll::Pending;
+        }
+        match (self.left, self.fails) {
+            (0, false) => Poll::Ready(None),
+            (0, true) => Poll::Ready(Some(Err(std::io::Error::other("broken")))),
+            _ => {
+                self.left -= 1;
+                Poll::Ready(Some(Ok(http_body::Frame::data(Bytes::from_static(b"wait ")))))
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn the_body_of_a_refusal_is_read_to_its_end_and_one_that_fails_is_sent_empty() {
+    for (fails, expected) in [(false, "wait wait "), (true, "")] {
+        let layer = layer().respond(move |refusal| {
+            let mut response = Response::new(RefusalBody::new(Pieces { left: 2, waited: false, fails }));
+            *response.status_mut() = refusal.status();
+            response
+        });
+        send(&layer, from("192.0.2.1", "/")).await;
+        let denied = send(&layer, from("192.0.2.1", "/")).await;
+        assert_eq!((denied.status.as_u16(), denied.body.as_str()), (429, expected));
+        assert_eq!(denied.header("retry-after"), Some("60"));
+    }
+}
+
+#[tokio::test]
 async fn preflights_pass_unless_they_are_asked_to_count() {
     let preflight = || {
         let request =
@@ -91,8 +156,8 @@ async fn preflights_pass_unless_they_are_asked_to_count() {
 async fn a_refusal_keeps_its_headers_and_its_verdict_on_the_way_out() {
     for &dialect in Dialect::ALL {
         for shared in [false, true] {
-            let inner = RateLimit::new().rule(Rule::new("inner", "1/min".parse().unwrap())).headers(dialect);
-            let outer = RateLimit::new().rule(Rule::new("outer", "50/min".parse().unwrap())).headers(dialect);
+            let inner = RateLimit::new().rule(Rule::new("inner", "1/min").unwrap()).headers(dialect);
+            let outer = RateLimit::new().rule(Rule::new("outer", "50/min").unwrap()).headers(dialect);
             let outer = if shared { outer.share_verdict() } else { outer };
             let served =
                 || service_fn(|_: Request<()>| async { Ok::<_, Infallible>(Response::new(Full::<Bytes>::default())) });
@@ -108,7 +173,7 @@ async fn a_refusal_keeps_its_headers_and_its_verdict_on_the_way_out() {
     }
 }
 
-/// A service that was not called kept what it had taken to be ready, and others waited for it for ever.
+/// A service that was not called kept what it had reserved in `poll_ready`, and others waited forever.
 #[tokio::test]
 async fn a_refused_call_frees_the_service_behind() {
     let layer = layer();

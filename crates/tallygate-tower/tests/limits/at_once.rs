@@ -51,9 +51,9 @@ fn layers() -> impl Strategy<Value = (Dialect, RateLimit)> {
     let told = (prop::sample::select(Dialect::ALL.to_vec()), any::<bool>(), any::<bool>(), any::<bool>());
     let rule = (limit, prop::sample::select(Mode::ALL), any::<bool>(), prop::sample::select(vec![24, 32]));
     (rule, told).prop_map(|((limit, mode, anonymous, v4), (dialect, expose, preflights, failures))| {
-        let mut rule = Rule::new("näme", limit.parse().unwrap()).mode(mode);
+        let mut rule = Rule::new("näme", limit).unwrap().mode(mode);
         if anonymous {
-            rule = rule.anonymous("1/h".parse().unwrap());
+            rule = rule.anonymous("1/h").unwrap();
         }
         let mut layer = RateLimit::new().rule(rule).prefixes(Prefixes { v4, v6: 64 }).headers(dialect);
         if expose {

@@ -1,4 +1,4 @@
-//! Who is calling, and who only says so.
+//! Who is calling, and who only claims to be.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use tallygate_tower::{Caller, RateLimit, Rule, Trust};
 use super::rig::{from, statuses, verdict};
 
 fn layer(caller: Caller) -> RateLimit {
-    RateLimit::new().rule(Rule::new("r", "1/h".parse().unwrap()).by(caller))
+    RateLimit::new().rule(Rule::new("r", "1/h").unwrap().by(caller))
 }
 
 /// The subjects that these requests are counted as.
@@ -38,8 +38,7 @@ async fn rotation_inside_a_network_gains_nothing() {
 #[tokio::test]
 async fn the_unknown_share_one_limit_and_may_have_one_of_their_own() {
     let by_key = Caller::header("x-api-key");
-    let strict =
-        RateLimit::new().rule(Rule::new("r", "9/h".parse().unwrap()).by(by_key).anonymous("1/h".parse().unwrap()));
+    let strict = RateLimit::new().rule(Rule::new("r", "9/h").unwrap().by(by_key).anonymous("1/h").unwrap());
     let keyless = || Request::builder().body(()).unwrap();
     let keyed = |key: &str| Request::builder().header("x-api-key", key).body(()).unwrap();
     let twice = Request::builder().header("x-api-key", "a").header("x-api-key", "b").body(()).unwrap();

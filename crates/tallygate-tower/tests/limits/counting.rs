@@ -22,14 +22,14 @@ fn calls(paths: &[&str]) -> Vec<http::Request<()>> {
 
 #[tokio::test]
 async fn logins_that_succeed_cost_nothing() {
-    let layer = RateLimit::per_client("2/min".parse().unwrap()).count_failures();
+    let layer = RateLimit::per_client("2/min").unwrap().count_failures();
     let paths = ["/200", "/200", "/200", "/401", "/200", "/401", "/401", "/200"];
     assert_eq!(statuses(&layer, calls(&paths)).await, [200, 200, 200, 401, 200, 401, 429, 429]);
 }
 
 #[tokio::test]
 async fn failures_cost_nothing_where_only_successes_count() {
-    let layer = RateLimit::per_client("1/min".parse().unwrap()).count_successes();
+    let layer = RateLimit::per_client("1/min").unwrap().count_successes();
     assert_eq!(statuses(&layer, calls(&["/500", "/404", "/200", "/200"])).await, [500, 404, 200, 429]);
 }
 
@@ -47,14 +47,14 @@ async fn what_was_not_charged_is_not_given_back() {
         let of = |ruling: &Ruling| (ruling.status().remaining(), ruling.charged());
         left.push([0, 1].map(|at| of(&verdict.rulings()[at])));
     }
-    // What layers outside see is what is so once units were given back, as the headers say.
+    // Outer layers see the state after the refund, as the headers do.
     assert_eq!(left, [[(0, 1), (8, 1)], [(0, 0), (8, 0)], [(0, 0), (8, 0)]]);
 }
 
 #[tokio::test]
 async fn a_caller_that_goes_away_before_the_response_stays_counted() {
     use tower::{Layer, Service, service_fn};
-    let layer = RateLimit::per_client("1/min".parse().unwrap()).count_failures();
+    let layer = RateLimit::per_client("1/min").unwrap().count_failures();
     let mut never = layer.layer(service_fn(|_: http::Request<()>| {
         std::future::pending::<Result<http::Response<http_body_util::Full<bytes::Bytes>>, std::convert::Infallible>>()
     }));
@@ -67,7 +67,7 @@ async fn a_caller_that_goes_away_before_the_response_stays_counted() {
 async fn on_redis_too() {
     let redis = Server::redis().start();
     let store = RedisStore::builder(&redis.url()).deadline(std::time::Duration::from_secs(5)).connect().await.unwrap();
-    let layer = RateLimit::per_client("2/min".parse().unwrap()).count_failures().store(store);
+    let layer = RateLimit::per_client("2/min").unwrap().count_failures().store(store);
     let paths = ["/200", "/200", "/401", "/200", "/401", "/401"];
     assert_eq!(statuses(&layer, calls(&paths)).await, [200, 200, 401, 200, 401, 429]);
 }
@@ -81,10 +81,7 @@ async fn a_dead_store_is_answered_by_each_rule_and_said_in_the_verdict() {
         async move {
             let store =
                 RedisStore::builder(&url).deadline(std::time::Duration::from_millis(200)).connect().await.unwrap();
-            RateLimit::new()
-                .rule(Rule::new("r", "1/min".parse().unwrap()).on_error(on_error))
-                .store(store)
-                .share_verdict()
+            RateLimit::new().rule(Rule::new("r", "1/min").unwrap().on_error(on_error)).store(store).share_verdict()
         }
     };
     let layers = [layer(OnError::Allow).await, layer(OnError::Deny).await, layer(OnError::Local).await];
@@ -108,7 +105,7 @@ async fn a_dead_store_is_answered_by_each_rule_and_said_in_the_verdict() {
 #[tokio::test]
 async fn an_error_is_no_success() {
     let failing = || service_fn(|_: Request<()>| async { Err::<Response<Full<Bytes>>, &str>("boom") });
-    let limit = || RateLimit::per_client("1/min".parse().unwrap());
+    let limit = || RateLimit::per_client("1/min").unwrap();
     for (layer, second) in [(limit().count_successes(), Err("boom")), (limit().count_failures(), Ok(429))] {
         let call = || layer.layer(failing()).oneshot(from("192.0.2.1", "/"));
         assert_eq!(call().await.map(|response| response.status().as_u16()), Err("boom"));
@@ -116,13 +113,13 @@ async fn an_error_is_no_success() {
     }
 }
 
-/// gRPC callers were told never to come again when only the store was away.
+/// gRPC callers got "never retry" when only the store was unreachable.
 #[tokio::test]
 async fn without_the_store_grpc_callers_are_told_to_come_again_soon() {
     let redis = Server::redis().start();
     let store =
         RedisStore::builder(&redis.url()).deadline(std::time::Duration::from_millis(200)).connect().await.unwrap();
-    let rule = Rule::new("r", "1/min".parse().unwrap()).on_error(OnError::Deny);
+    let rule = Rule::new("r", "1/min").unwrap().on_error(OnError::Deny);
     let layer = RateLimit::new().rule(rule).store(store);
     redis.kill();
     let mut call = from("192.0.2.1", "/");
@@ -133,11 +130,11 @@ async fn without_the_store_grpc_callers_are_told_to_come_again_soon() {
 
 fn on_manual_clock(limit: &str) -> (RateLimit, ManualClock) {
     let clock = ManualClock::new(Timestamp::from_micros(1_700_000_000_000_000));
-    let layer = RateLimit::new().rule(Rule::new("logins", limit.parse().unwrap())).count_failures();
+    let layer = RateLimit::new().rule(Rule::new("logins", limit).unwrap()).count_failures();
     (layer.store(MemoryStore::builder().clock(clock.clone()).build()), clock)
 }
 
-/// Each success took the place of the oldest failure, which so counted for ever.
+/// Each success replaced the oldest failure, which then counted forever.
 #[tokio::test]
 async fn failures_stop_counting_whatever_succeeds_meanwhile() {
     for algorithm in ["sliding_log", "sliding_window", "token_bucket", "sliding_counter", "fixed_window"] {

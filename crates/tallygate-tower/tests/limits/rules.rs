@@ -1,4 +1,4 @@
-//! How much, for whom, when.
+//! How much, for whom, for which requests.
 
 use std::sync::Arc;
 
@@ -12,9 +12,24 @@ fn limit(text: &str) -> Limit {
     text.parse().unwrap()
 }
 
+/// A limit had to be parsed before it was passed.
+#[test]
+fn whatever_takes_a_limit_takes_its_text_and_says_what_is_wrong_with_it() {
+    let text = String::from("2/min");
+    for layer in [RateLimit::per_client("2/min"), RateLimit::per_client(&text), RateLimit::per_client(limit("2/min"))] {
+        assert!(format!("{:?}", layer.unwrap()).contains("per-client"));
+    }
+    let parsed = "two a minute".parse::<Limit>().unwrap_err();
+    assert_eq!(RateLimit::per_client("two a minute").unwrap_err(), parsed);
+    assert_eq!(Rule::new("r", "two a minute").unwrap_err(), parsed);
+    assert_eq!(Rule::new("r", limit("2/min")).unwrap().anonymous("two a minute").unwrap_err(), parsed);
+    let throttle = tallygate_tower::outbound::Throttle::new("bank", "two a minute", tokio::time::sleep);
+    assert_eq!(throttle.unwrap_err(), parsed);
+}
+
 #[tokio::test]
 async fn each_client_has_a_limit_of_its_own() {
-    let layer = RateLimit::per_client(limit("2/min"));
+    let layer = RateLimit::per_client("2/min").unwrap();
     let calls = ["192.0.2.1", "192.0.2.1", "192.0.2.1", "192.0.2.2"].map(|peer| from(peer, "/")).into();
     assert_eq!(statuses(&layer, calls).await, [200, 200, 429, 200]);
 }
@@ -22,8 +37,8 @@ async fn each_client_has_a_limit_of_its_own() {
 #[tokio::test]
 async fn several_rules_are_one_decision() {
     let layer = RateLimit::new()
-        .rule(Rule::new("narrow", limit("1/min")))
-        .rule(Rule::new("wide", limit("10/min")).by(Caller::everybody()));
+        .rule(Rule::new("narrow", "1/min").unwrap())
+        .rule(Rule::new("wide", "10/min").unwrap().by(Caller::everybody()));
     assert_eq!(statuses(&layer, vec![from("192.0.2.1", "/"), from("192.0.2.1", "/")]).await, [200, 429]);
     let verdict = verdict(&layer, from("192.0.2.2", "/")).await;
     let left: Vec<u64> = verdict.rulings().iter().map(|ruling| ruling.status().remaining()).collect();
@@ -36,11 +51,11 @@ async fn plans_methods_costs_and_exceptions_are_closures() {
     #[derive(Clone)]
     struct Plan(u64);
     let layer = RateLimit::new()
-        .rule(Rule::new("plan", limit("1/min")).limit_for(|parts| {
+        .rule(Rule::new("plan", "1/min").unwrap().limit_for(|parts| {
             let Plan(amount) = parts.extensions.get::<Plan>()?;
             format!("{amount}/min").parse().ok()
         }))
-        .rule(Rule::new("writes", limit("1/min")).when(|parts| parts.method == http::Method::POST))
+        .rule(Rule::new("writes", "1/min").unwrap().when(|parts| parts.method == http::Method::POST))
         .cost(|parts| if parts.uri.path() == "/dear" { Cost::new(3).unwrap() } else { Cost::ONE })
         .skip(|parts| parts.uri.path() == "/health");
     let with_plan = |path: &str, method: &str| {
@@ -62,7 +77,7 @@ async fn plans_methods_costs_and_exceptions_are_closures() {
 
 #[tokio::test]
 async fn a_shadow_is_reported_and_refuses_nobody() {
-    let layer = RateLimit::new().rule(Rule::new("trial", limit("1/min")).mode(Mode::Shadow)).share_verdict();
+    let layer = RateLimit::new().rule(Rule::new("trial", "1/min").unwrap().mode(Mode::Shadow)).share_verdict();
     send(&layer, from("192.0.2.1", "/")).await;
     let second = send(&layer, from("192.0.2.1", "/")).await;
     assert_eq!(second.status, 200);
@@ -85,7 +100,7 @@ async fn policies_of_a_set_hold_as_they_do_in_the_server() {
 
 #[tokio::test]
 async fn two_rules_of_one_name_are_two_states() {
-    let layer = RateLimit::new().rule(Rule::new("r", limit("5/min"))).rule(Rule::new("r", limit("2/min")));
+    let layer = RateLimit::new().rule(Rule::new("r", "5/min").unwrap()).rule(Rule::new("r", "2/min").unwrap());
     let left = verdict(&layer, from("192.0.2.1", "/")).await;
     let left: Vec<u64> = left.rulings().iter().map(|ruling| ruling.status().remaining()).collect();
     assert_eq!(left, [4, 1]);
@@ -96,7 +111,7 @@ async fn two_rules_of_one_name_are_two_states() {
 async fn a_rule_keeps_its_limit_whatever_others_are_called() {
     for names in [["api", "api", "api-2"], ["api-2", "api", "api"], ["api", "api-2", "api"]] {
         let rules = names.into_iter().zip(["9/min", "8/min", "1/min"]);
-        let layer = rules.fold(RateLimit::new(), |layer, (name, text)| layer.rule(Rule::new(name, limit(text))));
+        let layer = rules.fold(RateLimit::new(), |layer, (name, text)| layer.rule(Rule::new(name, text).unwrap()));
         let calls = vec![from("192.0.2.1", "/"), from("192.0.2.1", "/")];
         assert_eq!(statuses(&layer, calls).await, [200, 429], "{names:?}");
     }

@@ -6,18 +6,15 @@ use std::time::Duration;
 
 use axum::extract::Extension;
 use axum::http::StatusCode;
+use axum::response::IntoResponse;
 use axum::routing::get;
-use axum::{Router, serve};
+use axum::{Json, Router, serve};
 use tallygate::{Check, Descriptor, Key, Limiter, Verdict};
 use tallygate_redis::RedisStore;
 use tallygate_testkit::http::{Client, Response, request};
 use tallygate_testkit::{FaultProxy, Mode, Server};
 use tallygate_tower::{Caller, RateLimit, Rule};
 use tokio::net::TcpListener;
-
-fn limit(text: &str) -> tallygate_tower::Limit {
-    text.parse().unwrap()
-}
 
 /// Serves `app` on a free port until the runtime ends.
 async fn start(app: Router) -> SocketAddr {
@@ -44,7 +41,7 @@ async fn statuses(address: SocketAddr, calls: &[(&'static str, &'static str)]) -
 #[tokio::test]
 async fn a_layer_covers_the_router_and_a_route_layer_only_what_it_has() {
     let app = |with: fn(Router, RateLimit) -> Router| {
-        with(Router::new().route("/a", get(|| async { "a" })), RateLimit::per_client(limit("1/min")))
+        with(Router::new().route("/a", get(|| async { "a" })), RateLimit::per_client("1/min").unwrap())
     };
     let covered = start(app(|router, layer| router.layer(layer))).await;
     assert_eq!(statuses(covered, &[("GET", "/nowhere"), ("GET", "/a")]).await, [404, 429]);
@@ -53,9 +50,24 @@ async fn a_layer_covers_the_router_and_a_route_layer_only_what_it_has() {
     assert_eq!(statuses(routed, &calls).await, [404, 404, 200, 429]);
 }
 
+/// A responder could only return `Response<Bytes>`, so neither `Json` nor `IntoResponse` fitted.
+#[tokio::test]
+async fn a_responder_returns_what_axum_handlers_return() {
+    let layer = RateLimit::per_client("1/min").unwrap().respond(|refusal| {
+        let body = Json([("retry_after", refusal.retry_after().map_or(0, |wait| wait.as_secs_f64().ceil() as u64))]);
+        (StatusCode::TOO_MANY_REQUESTS, [("x-refused-by", "us")], body).into_response()
+    });
+    let address = start(Router::new().route("/", get(|| async { "hello" })).layer(layer)).await;
+    assert_eq!(asked(address, "GET", "/").await.status, 200);
+    let denied = asked(address, "GET", "/").await;
+    assert_eq!((denied.status, denied.header("content-type")), (429, Some("application/json")));
+    assert_eq!((denied.header("x-refused-by"), denied.header("retry-after")), (Some("us"), Some("60")));
+    assert_eq!(denied.text(), r#"[["retry_after",60]]"#);
+}
+
 #[tokio::test]
 async fn routes_are_counted_by_their_template() {
-    let layer = RateLimit::new().rule(Rule::new("route", limit("2/min")).by(Caller::route()));
+    let layer = RateLimit::new().rule(Rule::new("route", "2/min").unwrap().by(Caller::route()));
     let app =
         Router::new().route("/a/{id}", get(|| async { "a" })).route("/b", get(|| async { "b" })).route_layer(layer);
     let address = start(app).await;
@@ -65,7 +77,7 @@ async fn routes_are_counted_by_their_template() {
 
 #[tokio::test]
 async fn a_header_may_be_named_as_it_is_usually_written() {
-    let layer = RateLimit::new().rule(Rule::new("key", limit("1/min")).by(Caller::header("X-Api-Key")));
+    let layer = RateLimit::new().rule(Rule::new("key", "1/min").unwrap().by(Caller::header("X-Api-Key")));
     let address = start(Router::new().route("/", get(|| async { "" })).layer(layer)).await;
     let statuses = tokio::task::spawn_blocking(move || {
         [("x-api-key", "a"), ("X-API-KEY", "a"), ("X-Api-Key", "b")]
@@ -79,7 +91,7 @@ async fn handlers_see_the_verdict_and_clients_the_headers() {
     let handler = |Extension(verdict): Extension<Verdict>| async move {
         verdict.binding().unwrap().status().remaining().to_string()
     };
-    let app = Router::new().route("/", get(handler)).layer(RateLimit::per_client(limit("3/min")).share_verdict());
+    let app = Router::new().route("/", get(handler)).layer(RateLimit::per_client("3/min").unwrap().share_verdict());
     let address = start(app).await;
     let first = asked(address, "GET", "/").await;
     assert_eq!((first.text(), first.header("ratelimit-policy")), ("2", Some("\"per-client\";q=3;w=60")));
@@ -99,7 +111,7 @@ async fn handlers_see_the_verdict_and_clients_the_headers() {
 
 #[tokio::test]
 async fn inner_and_outer_limits_hold_together() {
-    let layer = |name: &str, text| RateLimit::new().rule(Rule::new(name, limit(text)));
+    let layer = |name: &str, text| RateLimit::new().rule(Rule::new(name, text).unwrap());
     let app = Router::new()
         .route("/dear", get(|| async { "" }).layer(layer("dear", "1/min")))
         .route("/cheap", get(|| async { "" }))
@@ -115,7 +127,7 @@ async fn two_apps_on_one_redis_are_one_limit() {
     let mut addresses = Vec::new();
     for _ in 0..2 {
         let store = RedisStore::builder(&redis.url()).deadline(Duration::from_secs(5)).connect().await.unwrap();
-        let layer = RateLimit::per_client(limit("3/min")).store(store);
+        let layer = RateLimit::per_client("3/min").unwrap().store(store);
         addresses.push(start(Router::new().route("/", get(|| async { "" })).layer(layer)).await);
     }
     let mut seen = Vec::new();
@@ -134,7 +146,7 @@ async fn headers_tell_what_is_left_once_units_are_given_back() {
     let routes = || {
         Router::new().route("/right", get(|| async { "" })).route("/wrong", get(|| async { StatusCode::UNAUTHORIZED }))
     };
-    let failures = RateLimit::per_client(limit("3/h sliding_log")).count_failures();
+    let failures = RateLimit::per_client("3/h sliding_log").unwrap().count_failures();
     for app in [routes().layer(failures.clone()), routes().layer(failures.store(store))] {
         let address = start(app).await;
         let mut left = Vec::new();
@@ -149,7 +161,7 @@ async fn headers_tell_what_is_left_once_units_are_given_back() {
 
 /// Waits until the store answers, or until it does not.
 async fn until(store: &Arc<RedisStore>, answers: bool) {
-    let (limiter, any) = (Limiter::over(Arc::clone(store)), limit("1/h"));
+    let (limiter, any) = (Limiter::over(Arc::clone(store)), "1/h".parse::<tallygate_tower::Limit>().unwrap());
     while limiter.peek(&[Check::new(Key::new("any", "any").unwrap(), &any)]).await.is_ok() != answers {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
@@ -162,7 +174,7 @@ async fn what_the_store_did_not_charge_it_does_not_give_back() {
     let store = RedisStore::builder(&proxy.url()).deadline(Duration::from_secs(1)).connect().await.unwrap();
     let store = Arc::new(store);
     let (back, asked_store) = (Arc::clone(&proxy), Arc::clone(&store));
-    let failures = RateLimit::per_client(limit("3/h")).count_failures().store(Arc::clone(&store));
+    let failures = RateLimit::per_client("3/h").unwrap().count_failures().store(Arc::clone(&store));
     let right = move || async move {
         // The store is there again by the time of the response.
         back.set(Mode::Pass);
@@ -197,14 +209,14 @@ async fn second_rule_had_room(layer: RateLimit) -> Vec<String> {
 
 #[tokio::test]
 async fn what_a_shadow_had_no_room_for_is_not_given_back() {
-    let shadow = Rule::new("trial", limit("1/h")).mode(tallygate_tower::Mode::Shadow);
-    let layer = RateLimit::new().rule(Rule::new("real", limit("9/h"))).rule(shadow).count_failures();
+    let shadow = Rule::new("trial", "1/h").unwrap().mode(tallygate_tower::Mode::Shadow);
+    let layer = RateLimit::new().rule(Rule::new("real", "9/h").unwrap()).rule(shadow).count_failures();
     assert_eq!(second_rule_had_room(layer).await, ["true", "true", "false", "false"]);
 }
 
 #[tokio::test]
 async fn what_a_quota_had_no_room_for_is_not_given_back() {
-    let quota = |name: &str, text| Rule::new(name, limit(text)).mode(tallygate_tower::Mode::Quota);
+    let quota = |name: &str, text| Rule::new(name, text).unwrap().mode(tallygate_tower::Mode::Quota);
     let layer = RateLimit::new().rule(quota("large", "9/h")).rule(quota("small", "1/h")).count_failures();
     assert_eq!(second_rule_had_room(layer).await, ["true", "true", "false", "false"]);
 }

@@ -18,14 +18,14 @@ use tower::{Layer, service_fn};
 async fn connections_of_one_caller_share_its_limit() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
-    let limit = RateLimit::per_client("2/min".parse().unwrap());
+    let limit = RateLimit::per_client("2/min").unwrap();
     tokio::spawn(async move {
         loop {
             let (stream, peer) = listener.accept().await.unwrap();
             let limited = limit.layer(service_fn(|_: Request<Incoming>| async {
                 Ok::<_, Infallible>(Response::new(Full::new(Bytes::from_static(b"served"))))
             }));
-            // Where the layer looks for the peer, unless told otherwise.
+            // Where the layer looks for the peer by default.
             let service = service_fn(move |mut request: Request<Incoming>| {
                 request.extensions_mut().insert(peer);
                 tower::util::ServiceExt::oneshot(limited.clone(), request)

@@ -46,7 +46,7 @@ async fn check(client: &mut HealthClient<Channel>, service: &str) -> Result<(), 
 
 #[tokio::test]
 async fn a_refusal_is_resource_exhausted_with_the_wait_in_it() {
-    let mut client = client(RateLimit::per_client("1/min".parse().unwrap())).await;
+    let mut client = client(RateLimit::per_client("1/min").unwrap()).await;
     check(&mut client, "").await.unwrap();
     let refused = check(&mut client, "").await.unwrap_err();
     assert_eq!(refused.code(), Code::ResourceExhausted);
@@ -64,7 +64,7 @@ async fn a_refusal_is_resource_exhausted_with_the_wait_in_it() {
 
 #[tokio::test]
 async fn what_no_wait_will_cure_is_not_to_be_tried_again() {
-    let mut client = client(RateLimit::per_client("0/min".parse().unwrap())).await;
+    let mut client = client(RateLimit::per_client("0/min").unwrap()).await;
     let refused = check(&mut client, "").await.unwrap_err();
     assert_eq!(refused.code(), Code::ResourceExhausted);
     assert_eq!(refused.metadata().get("grpc-retry-pushback-ms").unwrap(), "-1");
@@ -73,7 +73,7 @@ async fn what_no_wait_will_cure_is_not_to_be_tried_again() {
 
 #[tokio::test]
 async fn failures_are_those_of_grpc() {
-    let mut client = client(RateLimit::per_client("2/min".parse().unwrap()).count_failures()).await;
+    let mut client = client(RateLimit::per_client("2/min").unwrap().count_failures()).await;
     let mut codes = Vec::new();
     for service in ["", "", "", "unknown", "", "unknown", "unknown", ""] {
         codes.push(check(&mut client, service).await.map_or_else(|status| status.code(), |()| Code::Ok));
@@ -87,7 +87,7 @@ async fn a_dead_store_is_unavailable_where_a_rule_denies() {
     let redis = Servers::redis().start();
     let store = tallygate_redis::RedisStore::builder(&redis.url()).deadline(Duration::from_millis(300));
     let store = store.connect().await.unwrap();
-    let rule = Rule::new("strict", "9/min".parse().unwrap()).on_error(OnError::Deny);
+    let rule = Rule::new("strict", "9/min").unwrap().on_error(OnError::Deny);
     let mut client = client(RateLimit::new().rule(rule).store(store)).await;
     check(&mut client, "").await.unwrap();
     redis.kill();

@@ -1,133 +1,136 @@
-//! Known traps, each named once in the log.
+//! Common misconfiguration, each reported once.
 
+use std::fmt;
+use std::io::{self, Write as _};
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 use http::header::{FORWARDED, HeaderMap, HeaderName};
 use tallygate::{PolicySet, StoreError};
 use tallygate_http::Trust;
+use tracing::subscriber::NoSubscriber;
 
-/// What proxies name callers in.
+/// The headers in which proxies report client addresses.
 static FORWARDED_BY: [HeaderName; 3] =
     [HeaderName::from_static("x-forwarded-for"), FORWARDED, HeaderName::from_static("x-real-ip")];
 
-/// From how many calls of a single private address on that is worth a word.
+/// After this many calls from a single private address it is probably a proxy.
 const SUSPICIOUS: u64 = 1000;
 
-/// How many calls are looked at: what a proxy adds, it adds to all of them.
-const LOOKS: u64 = 10_000;
+/// How many calls are inspected: a proxy adds its headers to all of them.
+const INSPECTED: u64 = 10_000;
 
-/// What has been said already, and what was request of callers.
+/// What has been reported already, and what was seen of callers.
 #[derive(Debug, Default)]
-pub(crate) struct Traps {
+pub(crate) struct Diagnostics {
     no_peer: AtomicBool,
     header_ignored: AtomicBool,
     everybody_trusted: AtomicBool,
     one_caller: AtomicBool,
     nothing_to_limit: AtomicBool,
-    store_away: AtomicBool,
-    /// How many calls were looked at.
-    looks: AtomicU64,
+    store_down: AtomicBool,
+    /// How many calls were inspected.
+    inspected: AtomicU64,
     /// A digest of the first private peer, and how often it called without another in between.
     first: AtomicU64,
     calls: AtomicU64,
 }
 
-impl Traps {
-    /// There is no address to be found.
+impl Diagnostics {
+    /// The peer's address is unknown.
     pub(crate) fn no_peer(&self) {
         if first_time(&self.no_peer) {
-            tracing::error!(
+            report(format_args!(
                 "the address of the peer is unknown, so all callers share one limit: serve with \
                  `app.into_make_service_with_connect_info::<SocketAddr>()` (axum, with the feature `axum` of tallygate-tower), or \
                  name the extension that holds it with `RateLimit::peer`"
-            );
+            ));
         }
     }
 
     #[inline(always)]
-    pub(crate) fn are_looked_for(&self) -> bool {
-        self.looks.load(Relaxed) < LOOKS
+    pub(crate) fn are_active(&self) -> bool {
+        self.inspected.load(Relaxed) < INSPECTED
     }
 
-    /// Looks at a call for the traps that can be request in it.
-    pub(crate) fn look_at(&self, headers: &HeaderMap, peer: IpAddr, trust: &Trust) {
-        self.looks.fetch_add(1, Relaxed);
+    /// Inspects one call.
+    pub(crate) fn inspect(&self, headers: &HeaderMap, peer: IpAddr, trust: &Trust) {
+        self.inspected.fetch_add(1, Relaxed);
         let header = FORWARDED_BY.iter().find(|name| headers.contains_key(*name));
         if !trust.proxies.is_none() {
-            return self.look_at_trusting(headers, header, peer, trust);
+            return self.inspect_trusting(headers, header, peer, trust);
         }
         if let Some(header) = header
             && first_time(&self.header_ignored)
         {
             tracing::warn!(
-                "requests from {peer} name whom they were forwarded for in `{header}`, and nobody is trusted to say so: if a proxy stands \
-                 in front, set `RateLimit::trust` to its network; if none does, somebody tries to pass for others"
+                "requests from {peer} carry `{header}`, but no proxy is trusted: if a proxy is in front, add its network to \
+                 `RateLimit::trust`; otherwise a client may be spoofing its address"
             );
         }
         if self.one_caller.load(Relaxed) {
             return;
         }
         if !is_private(peer) {
-            // Some call directly: nothing to say, ever.
+            // There are direct callers, so this is never reported.
             self.one_caller.store(true, Relaxed);
         } else if self.calls_of(peer) == SUSPICIOUS && first_time(&self.one_caller) {
             tracing::warn!(
-                "the first {SUSPICIOUS} calls all came from one private address, {peer}, and share one limit: if that is your proxy, set \
-                 `RateLimit::trust` to its network"
+                "the first {SUSPICIOUS} calls all came from one private address, {peer}, and share one limit: if that is your proxy, \
+                 add its network to `RateLimit::trust`"
             );
         }
     }
 
-    fn look_at_trusting(&self, headers: &HeaderMap, header: Option<&HeaderName>, peer: IpAddr, trust: &Trust) {
+    fn inspect_trusting(&self, headers: &HeaderMap, header: Option<&HeaderName>, peer: IpAddr, trust: &Trust) {
         if trust.proxies.trusts_everybody() && first_time(&self.everybody_trusted) {
             tracing::warn!(
-                "every address is a trusted proxy, so callers can name themselves: trust only your proxies' networks"
+                "every address is a trusted proxy, so clients can spoof their address: trust only your proxies' networks"
             );
         }
         let read = trust.header.name();
         let is_read = headers.contains_key(read);
         let Some(header) = (if is_read { Some(read) } else { header }) else { return };
         if !trust.proxies.trusts(peer) {
-            // Somebody on the internet may write what it likes.
+            // A public client may send any header.
             if is_private(peer) && first_time(&self.header_ignored) {
                 tracing::warn!(
-                    "{peer} names whom it forwards for in `{header}`, and is not one of the trusted proxies, so all of them share one \
-                     limit: if it is yours, add its network to `RateLimit::trust`"
+                    "{peer} sends `{header}`, but is not a trusted proxy, so all clients behind it share one limit: if it is your \
+                     proxy, add its network to `RateLimit::trust`"
                 );
             }
         } else if !is_read && first_time(&self.header_ignored) {
             tracing::warn!(
-                "{peer} is a trusted proxy, and names whom it forwards for in `{header}`, but `{read}` is read, so all of them share one \
-                 limit: set `Trust::header` to what your proxies write"
+                "the trusted proxy {peer} sends `{header}`, but `{read}` is read, so all clients behind it share one limit: set \
+                 `Trust::header` to the header that your proxies write"
             );
         }
     }
 
-    /// Nothing is limited, as there are no policies to look at.
+    /// Nothing is limited: the domain has no policies.
     pub(crate) fn no_domain(&self, domain: &str, set: &PolicySet) {
         if first_time(&self.nothing_to_limit) {
             let known: Vec<&str> = set.domains().iter().map(|domain| domain.name()).collect();
-            tracing::error!(
-                "there are no policies of the domain `{domain}`, so nothing is limited: name one of {known:?} in `RateLimit::policies`"
-            );
+            report(format_args!(
+                "unknown domain `{domain}`, so nothing is limited: name one of {known:?} in `RateLimit::policies`"
+            ));
         }
     }
 
-    /// Nothing is limited, as there are no rules.
+    /// Nothing is limited: there are no rules.
     pub(crate) fn no_rules(&self) {
         if first_time(&self.nothing_to_limit) {
-            tracing::error!("the layer has no rules, so nothing is limited: add one with `RateLimit::rule`");
+            report(format_args!("the layer has no rules, so nothing is limited: add one with `RateLimit::rule`"));
         }
     }
 
-    /// Says when the store goes away, and when it is back.
+    /// Reports when the store becomes unreachable, and when it is back.
     pub(crate) fn store_answered(&self, error: Option<&StoreError>) {
         match error {
-            Some(error) if !self.store_away.load(Relaxed) && !self.store_away.swap(true, Relaxed) => {
-                tracing::warn!("{error}; until it answers again, each rule does as its `on_error` says");
+            Some(error) if !self.store_down.load(Relaxed) && !self.store_down.swap(true, Relaxed) => {
+                tracing::warn!("{error}; until the store answers again, the `on_error` of each rule applies");
             }
-            None if self.store_away.load(Relaxed) && self.store_away.swap(false, Relaxed) => {
+            None if self.store_down.load(Relaxed) && self.store_down.swap(false, Relaxed) => {
                 tracing::info!("the store answers again");
             }
             _ => {}
@@ -142,7 +145,7 @@ impl Traps {
         let first = self.first.compare_exchange(0, digest, Relaxed, Relaxed).unwrap_or_else(|first| first);
         match first == 0 || first == digest {
             true => self.calls.fetch_add(1, Relaxed) + 1,
-            // There are others: nothing to say, ever.
+            // There are others, so this is never reported.
             false => {
                 self.one_caller.store(true, Relaxed);
                 0
@@ -151,8 +154,17 @@ impl Traps {
     }
 }
 
-fn first_time(said: &AtomicBool) -> bool {
-    !said.load(Relaxed) && !said.swap(true, Relaxed)
+/// Logs an error that makes the limits wrong. Without a subscriber it goes to stderr, because nobody would see it.
+fn report(error: fmt::Arguments<'_>) {
+    if tracing::dispatcher::get_default(|current| current.is::<NoSubscriber>()) {
+        // A closed stderr must not stop the service.
+        let _ = writeln!(io::stderr(), "tallygate-tower: {error}");
+    }
+    tracing::error!("{error}");
+}
+
+fn first_time(reported: &AtomicBool) -> bool {
+    !reported.load(Relaxed) && !reported.swap(true, Relaxed)
 }
 
 fn is_private(address: IpAddr) -> bool {

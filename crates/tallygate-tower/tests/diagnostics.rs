@@ -1,8 +1,9 @@
-//! Known traps, each named once in the log, with its way out.
+//! Common mistakes, each reported once with its remedy.
 
 use std::convert::Infallible;
 use std::fmt::{self, Write as _};
 use std::net::SocketAddr;
+use std::process::Command;
 use std::sync::{Arc, Mutex, Once};
 
 use bytes::Bytes;
@@ -17,7 +18,7 @@ use tracing::subscriber::DefaultGuard;
 use tracing::{Event, Level, Subscriber};
 use tracing_subscriber::layer::{Context, SubscriberExt};
 
-/// What was logged on this thread, as long as it is heard.
+/// What was logged on this thread.
 struct Heard {
     lines: Arc<Mutex<Vec<(Level, String)>>>,
     _guard: DefaultGuard,
@@ -89,7 +90,7 @@ fn forwarded(peer: &str, header: &'static str, value: &str) -> Request<()> {
 }
 
 fn wide() -> RateLimit {
-    RateLimit::per_client("1000000/min".parse().unwrap())
+    RateLimit::per_client("1000000/min").unwrap()
 }
 
 fn trusting(proxies: &str) -> RateLimit {
@@ -99,7 +100,7 @@ fn trusting(proxies: &str) -> RateLimit {
 #[tokio::test]
 async fn without_a_peer_callers_share_one_limit_and_the_log_has_the_line_that_helps() {
     let heard = Heard::listen();
-    let layer = RateLimit::per_client("2/min".parse().unwrap());
+    let layer = RateLimit::per_client("2/min").unwrap();
     let mut statuses = Vec::new();
     for _ in 0..4 {
         statuses.push(send(&layer, Request::new(())).await);
@@ -111,6 +112,30 @@ async fn without_a_peer_callers_share_one_limit_and_the_log_has_the_line_that_he
     assert!(line.contains("RateLimit::peer"), "{line}");
     // A caller with an address is not one of them.
     assert_eq!(send(&layer, from("192.0.2.1")).await, 200);
+}
+
+/// Set in the child process, which has no subscriber.
+const CHILD: &str = "TALLYGATE_TEST_WITHOUT_SUBSCRIBER";
+
+/// Without a `tracing` subscriber nothing said that all callers share one limit.
+#[test]
+fn without_a_peer_and_without_a_subscriber_one_line_on_stderr_has_the_remedy() {
+    if std::env::var_os(CHILD).is_some() {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let layer = RateLimit::per_client("2/min").unwrap();
+        for status in [200, 200, 429, 429] {
+            assert_eq!(runtime.block_on(send(&layer, Request::new(()))), status);
+        }
+        return;
+    }
+    let this = "diagnostics::without_a_peer_and_without_a_subscriber_one_line_on_stderr_has_the_remedy";
+    let mut child = Command::new(std::env::current_exe().unwrap());
+    let output = child.args(["--exact", this, "--nocapture"]).env(CHILD, "1").output().unwrap();
+    let (stdout, stderr) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success() && stdout.contains("1 passed"), "{stdout}{stderr}");
+    let lines: Vec<&str> = stderr.lines().filter(|line| line.starts_with("tallygate-tower: ")).collect();
+    let [line] = lines[..] else { panic!("{stderr}") };
+    assert!(line.contains("app.into_make_service_with_connect_info::<SocketAddr>()"), "{line}");
 }
 
 #[tokio::test]
@@ -126,7 +151,7 @@ async fn clones_and_services_of_a_layer_say_it_once_together() {
 #[tokio::test]
 async fn the_peer_is_not_missed_where_nobody_asks_for_it() {
     let heard = Heard::listen();
-    let layer = RateLimit::new().rule(Rule::new("r", "9/min".parse().unwrap()).by(Caller::header("x-api-key")));
+    let layer = RateLimit::new().rule(Rule::new("r", "9/min").unwrap().by(Caller::header("x-api-key")));
     send(&layer, Request::new(())).await;
     assert_eq!(heard.lines(), []);
 }
@@ -158,7 +183,7 @@ async fn a_trusted_proxy_is_nothing_to_warn_of() {
 async fn a_proxy_outside_the_trusted_networks_is_named_once() {
     let heard = Heard::listen();
     let layer = trusting("172.16.0.0/12");
-    // Somebody on the internet may write what it likes.
+    // A public client may send any header.
     send(&layer, forwarded("192.0.2.1", "x-forwarded-for", "203.0.113.7")).await;
     assert_eq!(heard.lines(), []);
     for _ in 0..3 {
@@ -196,9 +221,9 @@ async fn a_layer_that_limits_nothing_says_so_once() {
 /// Each rule that counts addresses, and each refusal, counted a call again.
 #[tokio::test]
 async fn a_call_is_looked_at_once() {
-    let by_address = |name: &str, limit: &str| Rule::new(name, limit.parse().unwrap());
+    let by_address = |name: &str, limit: &str| Rule::new(name, limit).unwrap();
     let layers = [
-        RateLimit::per_client("1/h".parse().unwrap()),
+        RateLimit::per_client("1/h").unwrap(),
         RateLimit::new().rule(by_address("one", "9/h")).rule(by_address("other", "9/h")),
     ];
     for layer in layers {

@@ -49,7 +49,21 @@ pub use service::RateLimited;
 pub use tallygate::{Cost, Limit, LimitError, Mode, OnError, Verdict};
 pub use tallygate_http::{Dialect, ForwardedHeader, Prefixes, Trust, TrustedProxies};
 
-/// The examples of the README, compiled and run. Here, because the tests of this crate depend on all crates they use.
+/// The examples of the README and the guides, compiled and run. Here, because the tests of this crate depend on all crates they use.
 #[cfg(doctest)]
-#[doc = include_str!("../../../README.md")]
-struct Readme;
+mod documents {
+    #[doc = include_str!("../../../README.md")]
+    struct Readme;
+    #[doc = include_str!("../../../docs/guide/quickstart.md")]
+    struct QuickStart;
+    #[doc = include_str!("../../../docs/guide/middleware.md")]
+    struct Middleware;
+    #[doc = include_str!("../../../docs/guide/recipes.md")]
+    struct Recipes;
+    #[doc = include_str!("../../../docs/guide/redis.md")]
+    struct Redis;
+    #[doc = include_str!("../../../docs/guide/from-governor.md")]
+    struct FromGovernor;
+    #[doc = include_str!("../../../docs/guide/from-tower-governor.md")]
+    struct FromTowerGovernor;
+}

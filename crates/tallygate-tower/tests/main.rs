@@ -3,13 +3,14 @@
 
 mod cancellation; // callers that disconnect at any poll
 mod diagnostics; // common mistakes, each reported once with its remedy
+mod documents; // the policy files of the guides, and the recipes
 mod outbound; // throttled calls to a third party
 
 /// The examples, as processes of their own.
 mod examples {
     mod outbound; // workers that share a third party's quota
     mod plans; // copies of one service on one Redis
-    mod process; // running an example
+    pub mod process; // running an example
     mod services; // the examples that need one process
 }
 
@@ -19,7 +20,7 @@ mod limits {
     mod at_once; // a store that cannot answer at once changes no answer
     mod callers; // who is calling, and who only claims to be
     mod counting; // only failures, or only successes
-    mod rig; // a service to limit, and requests to send
+    pub mod rig; // a service to limit, and requests to send
     mod rules; // how much, for whom, when
 }
 

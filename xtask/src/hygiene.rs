@@ -1,14 +1,16 @@
-//! Rules no tool checks for us: dependencies, words, sizes, links.
+//! Rules that no other tool checks: dependencies, words, sizes, links, code blocks of the guides.
 
 mod dependencies;
+mod fences;
 pub mod files;
 mod licence;
 mod links;
+mod phrases;
 mod text;
 
 use anyhow::{Result, bail};
 
-/// What was found; only `failures` fail.
+/// What was found. Only `failures` make the check fail.
 #[derive(Debug, Default)]
 pub struct Findings {
     failures: Vec<String>,
@@ -25,7 +27,7 @@ impl Findings {
     }
 }
 
-/// Reports everything it finds, not the first only.
+/// Reports every finding, not only the first.
 pub fn run() -> Result<()> {
     eprintln!("\n$ hygiene");
     let mut findings = Findings::default();
@@ -34,7 +36,9 @@ pub fn run() -> Result<()> {
     for file in &files {
         text::check(file, &mut findings);
         links::check(file, &mut findings);
+        phrases::check(file, &mut findings);
     }
+    fences::check(&files, &mut findings);
     for warning in &findings.warnings {
         eprintln!("hygiene: warning: {warning}");
     }

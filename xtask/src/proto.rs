@@ -46,7 +46,7 @@ fn generate() -> Result<Contents> {
         fs::remove_dir_all(&out)?;
     }
     let mut command = run::cargo(&["run", "--quiet", "--locked", "--manifest-path", "xtask/proto/Cargo.toml", "--"]);
-    // Not beside its manifest, where it would be in the way of whoever searches the sources.
+    // Not beside its manifest, where searches of the sources would find it.
     command.env("CARGO_TARGET_DIR", run::target().join("xtask-proto"));
     run::run(command.arg(PROTOS).arg(&out))?;
 

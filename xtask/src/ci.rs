@@ -4,12 +4,12 @@ use std::process::Command;
 
 use anyhow::Result;
 
-use crate::{hygiene, proto, run, test};
+use crate::{hygiene, package, proto, run, test};
 
 /// Stops at the first step that fails.
 pub fn run() -> Result<()> {
     run::run(&mut run::cargo(&["fmt", "--all", "--check"]))?;
-    // The modules that a macro lists are not found by `cargo fmt`.
+    // `cargo fmt` does not find the modules that a macro lists.
     let algorithms = run::root().join("crates/tallygate/src/algorithm");
     let files = std::fs::read_dir(algorithms)?.map(|file| Ok(file?.path())).collect::<Result<Vec<_>>>()?;
     run::run(Command::new("rustfmt").args(["--edition", "2024", "--check"]).args(files))?;
@@ -25,11 +25,12 @@ pub fn run() -> Result<()> {
         "-D",
         "warnings",
     ]))?;
-    // Alone, and so without the feature that its tests turn on.
+    // Alone, and so without the feature that its tests enable.
     run::run(&mut run::cargo(&["clippy", "-p", "tallygate-tower", "--lib", "--", "-D", "warnings"]))?;
     let mut doc = run::cargo(&["doc", "--no-deps", "--workspace"]);
     run::run(doc.env("RUSTDOCFLAGS", "-D warnings"))?;
     hygiene::run()?;
+    package::run()?;
     proto::run(&["--check".to_owned()])?;
     test::run(&[])?;
     println!("xtask ci: all green");

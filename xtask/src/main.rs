@@ -5,6 +5,7 @@ mod ci;
 mod fuzz;
 mod hygiene;
 mod lines;
+mod package;
 mod proto;
 mod run;
 mod setup;
@@ -19,12 +20,13 @@ usage: cargo xtask <verb>
 
   setup                                 find or install the servers, proxies and tools that the tests need
   test [cargo test arguments]           setup, all tests, then the interleaving tests
-  ci                                    fmt, clippy, doc, hygiene, proto, test: what CI runs
-  hygiene                               dependencies, file sizes, forbidden words, links
+  ci                                    fmt, clippy, doc, hygiene, package, proto, test: what CI runs
+  hygiene                               dependencies, file sizes, phrases, links and anchors, code blocks of guides
+  package                               package every crate, and check what is in it
   lines [--at REVISION]                 count lines by crate: product, generated, tests
-  proto [--check]                       generate the code of Envoy's protocol, or tell whether it is up to date
+  proto [--check]                       generate the code of Envoy's protocol, or check that it is up to date
   twins --steps N [--algorithm A]       compare memory and Lua over N random steps
-  fuzz [seconds]                        feed made-up headers to the walk over forwarded addresses
+  fuzz [seconds]                        fuzz the reading of forwarded addresses
   bench embedded|middleware|redis ...   measure, side by side with peers";
 
 fn main() -> ExitCode {
@@ -39,6 +41,7 @@ fn main() -> ExitCode {
         "ci" => ci::run(),
         "hygiene" => hygiene::run(),
         "lines" => lines::run(rest),
+        "package" => package::run(),
         "proto" => proto::run(rest),
         "twins" => twins::run(rest),
         "fuzz" => fuzz::run(rest),
@@ -48,7 +51,7 @@ fn main() -> ExitCode {
             Ok(())
         }
         unknown => {
-            eprintln!("no verb `{unknown}`\n\n{HELP}");
+            eprintln!("unknown verb `{unknown}`\n\n{HELP}");
             return ExitCode::from(2);
         }
     };

@@ -4,7 +4,7 @@ use std::process::Command;
 
 use anyhow::Result;
 
-use crate::{hygiene, package, proto, run, test};
+use crate::{hygiene, minimum_rust, package, proto, run, test};
 
 /// Stops at the first step that fails.
 pub fn run() -> Result<()> {
@@ -32,6 +32,7 @@ pub fn run() -> Result<()> {
     hygiene::run()?;
     package::run()?;
     proto::run(&["--check".to_owned()])?;
+    minimum_rust::run()?;
     test::run(&[])?;
     println!("xtask ci: all green");
     Ok(())

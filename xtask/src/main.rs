@@ -5,6 +5,7 @@ mod ci;
 mod fuzz;
 mod hygiene;
 mod lines;
+mod minimum_rust;
 mod package;
 mod proto;
 mod run;
@@ -20,8 +21,9 @@ usage: cargo xtask <verb>
 
   setup                                 find or install the servers, proxies and tools that the tests need
   test [cargo test arguments]           setup, all tests, then the interleaving tests
-  ci                                    fmt, clippy, doc, hygiene, package, proto, test: what CI runs
+  ci                                    fmt, clippy, doc, hygiene, package, proto, minimum-rust, test: what CI runs
   hygiene                               dependencies, file sizes, phrases, links and anchors, code blocks of guides
+  minimum-rust                          build the libraries with the Rust version that their manifests name
   package                               package every crate, and check what is in it
   lines [--at REVISION]                 count lines by crate: product, generated, tests
   proto [--check]                       generate the code of Envoy's protocol, or check that it is up to date
@@ -41,6 +43,7 @@ fn main() -> ExitCode {
         "ci" => ci::run(),
         "hygiene" => hygiene::run(),
         "lines" => lines::run(rest),
+        "minimum-rust" => minimum_rust::run(),
         "package" => package::run(),
         "proto" => proto::run(rest),
         "twins" => twins::run(rest),

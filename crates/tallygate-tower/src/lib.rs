@@ -66,4 +66,10 @@ mod documents {
     struct FromGovernor;
     #[doc = include_str!("../../../docs/guide/from-tower-governor.md")]
     struct FromTowerGovernor;
+    #[doc = include_str!("../../../crates/tallygate/README.md")]
+    struct CrateLibrary;
+    #[doc = include_str!("../../../crates/tallygate-redis/README.md")]
+    struct CrateRedis;
+    #[doc = include_str!("../../../crates/tallygate-tower/README.md")]
+    struct CrateTower;
 }

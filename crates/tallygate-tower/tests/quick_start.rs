@@ -101,7 +101,7 @@ fn assert_limited((served, took, refusal): (u32, Duration, Response)) {
 #[test]
 fn the_quick_start_limits_and_one_line_shares_the_limit() {
     let blocks = blocks();
-    let [dependencies, quick_start, shared_line] = &blocks[..] else { panic!("three blocks: {blocks:#?}") };
+    let [dependencies, quick_start, change] = &blocks[..] else { panic!("three blocks: {blocks:#?}") };
 
     let embedded = dependencies.lines().filter(|line| !line.starts_with("tallygate-redis"));
     let embedded: String = embedded.map(|line| format!("{line}\n")).collect();
@@ -109,13 +109,12 @@ fn the_quick_start_limits_and_one_line_shares_the_limit() {
     let (_process, address) = start(&program, "");
     assert_limited(until_refused(&[address]));
 
-    // The one line, instead of the one that begins the same way.
-    assert_eq!(shared_line.lines().count(), 1, "{shared_line}");
-    let mut lines: Vec<&str> = quick_start.lines().collect();
-    let places: Vec<usize> = (0..lines.len()).filter(|at| lines[*at].starts_with("    let limit = ")).collect();
-    let [place] = places[..] else { panic!("{quick_start}") };
-    lines[place] = shared_line.trim_end();
-    let shared = from_environment(&from_environment(&lines.join("\n"), ADDRESS, "ADDRESS"), REDIS, "REDIS");
+    // One line is replaced by another.
+    let [removed, added] = change.lines().collect::<Vec<_>>()[..] else { panic!("{change}") };
+    let (removed, added) = (removed.strip_prefix('-').unwrap(), added.strip_prefix('+').unwrap());
+    assert_eq!(quick_start.lines().filter(|line| *line == removed).count(), 1, "{quick_start}");
+    let shared = quick_start.replace(removed, added);
+    let shared = from_environment(&from_environment(&shared, ADDRESS, "ADDRESS"), REDIS, "REDIS");
     let program = build("quick-start-shared", dependencies, &shared);
     let redis = Server::redis().start();
     let copies = [start(&program, &redis.url()), start(&program, &redis.url())];

@@ -1,11 +1,11 @@
-//! Every code block of the README and the guides is compiled, run or parsed by a test.
+//! Every code block of the READMEs and the guides is compiled, run or parsed by a test.
 
 use super::Findings;
 use super::files::TextFile;
 
-/// The languages of blocks. Doctests of `tallygate-tower` compile `rust`; its tests `documents` load `yaml`, and its test `quick_start` uses the `toml`
-/// of the README; the tests `readme` of `tallygate-cli` run `console`; this check parses `json`. The others are for reading.
-const LANGUAGES: [&str; 8] = ["rust", "rust,no_run", "console", "yaml", "toml", "json", "ini", "text"];
+/// The languages of blocks. Doctests of `tallygate-tower` compile `rust`; its tests `documents` load `yaml`, and its test `quick_start` uses the `toml` and
+/// the `diff` of the README; the tests `readme` of `tallygate-cli` run `console`; this check parses `json`. The others are for reading.
+const LANGUAGES: [&str; 9] = ["rust", "rust,no_run", "diff", "console", "yaml", "toml", "json", "ini", "text"];
 const DOCTESTS: &str = "crates/tallygate-tower/src/lib.rs";
 
 pub fn check(files: &[TextFile], findings: &mut Findings) {
@@ -30,7 +30,7 @@ pub fn check(files: &[TextFile], findings: &mut Findings) {
 }
 
 fn is_guide(path: &str) -> bool {
-    path == "README.md" || path.starts_with("docs/guide/")
+    path.ends_with("README.md") && !path.starts_with("docs/adr/") || path.starts_with("docs/guide/")
 }
 
 /// The fenced blocks: the line of the fence, the language and the text.

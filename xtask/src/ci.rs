@@ -2,9 +2,9 @@
 
 use std::process::Command;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 
-use crate::{hygiene, minimum_rust, package, proto, run, test};
+use crate::{hygiene, minimum_rust, package, proto, run, setup, test};
 
 /// Stops at the first step that fails.
 pub fn run() -> Result<()> {
@@ -32,6 +32,9 @@ pub fn run() -> Result<()> {
     hygiene::run()?;
     package::run()?;
     proto::run(&["--check".to_owned()])?;
+    let ready = setup::run()?;
+    let linter = ready.path("TALLYGATE_ZIZMOR").context("zizmor, the linter of workflows, is needed")?;
+    run::run(Command::new(linter).args(["--offline", ".github/workflows"]).current_dir(run::root()))?;
     minimum_rust::run()?;
     test::run(&[])?;
     println!("xtask ci: all green");

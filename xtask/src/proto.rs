@@ -10,11 +10,11 @@ use anyhow::{Context, Result, bail};
 use crate::run;
 
 const PROTOS: &str = "crates/tallygate-server/proto";
-/// Holds nothing but what is generated.
+/// Contains generated files only.
 const COMMITTED: &str = "crates/tallygate-server/src/proto";
 const REMEDY: &str = "run `cargo xtask proto` and commit what it writes";
 
-/// `[--check]`: writes the code, or only tells whether it is what was committed.
+/// `[--check]`: writes the code, or checks that it is up to date.
 pub fn run(args: &[String]) -> Result<()> {
     let check = match args {
         [] => false,
@@ -39,7 +39,7 @@ pub fn run(args: &[String]) -> Result<()> {
 /// Files by their path in the folder.
 type Contents = BTreeMap<PathBuf, Vec<u8>>;
 
-/// The generator is a workspace of its own, so that nobody compiles it who does not ask for it.
+/// The generator is a separate workspace, so that other builds do not compile it.
 fn generate() -> Result<Contents> {
     let out = run::target().join("proto");
     if out.exists() {

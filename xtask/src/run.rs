@@ -6,7 +6,7 @@ use std::{env, fmt};
 
 use anyhow::{Context, Result};
 
-/// A program that ran and failed; its exit code becomes ours.
+/// A program that failed; its exit code becomes ours.
 #[derive(Debug)]
 pub struct Failed {
     program: String,
@@ -40,7 +40,7 @@ pub fn cargo(args: &[&str]) -> Command {
     command
 }
 
-/// Runs it with our input and output, and says so.
+/// Runs it with our input and output, and prints the command.
 pub fn run(command: &mut Command) -> Result<()> {
     let program = announce(command);
     let status = command.status();
@@ -60,7 +60,7 @@ pub fn output(command: &mut Command) -> Result<String> {
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// Says what is about to run.
+/// Prints the command.
 pub fn announce(command: &Command) -> String {
     let program = describe(command);
     eprintln!("\n$ {program}");

@@ -26,7 +26,7 @@ pub fn run(args: &[String]) -> Result<()> {
     let mut result = tally.run(&mut command);
 
     if args.is_empty() {
-        // What the binary has only when it is built so.
+        // The tests of an optional feature.
         let mut cel = run::cargo(&["test", "--no-fail-fast", "-p", "tallygate-config", "--features", "cel"]);
         result = result.and(tally.run(&mut cel));
     }
@@ -55,7 +55,7 @@ fn names_a_package(args: &[String]) -> bool {
     args.into_iter().any(|arg| arg.starts_with("-p") || arg.starts_with("--package") || arg == "--workspace")
 }
 
-/// Its own target folder: the flag would otherwise rebuild everything, each way.
+/// A separate target folder: the flag would rebuild everything each time.
 fn shuttle() -> Command {
     let mut flags = env::var("RUSTFLAGS").unwrap_or_default();
     flags.push_str(" --cfg tallygate_shuttle");
@@ -95,7 +95,7 @@ impl Tally {
         run::check(program, child.wait()?)
     }
 
-    /// Each test once, however often it asked.
+    /// Each test once.
     fn subtract_skipped(&mut self) -> Result<()> {
         let text = fs::read_to_string(skipped_file()).or_else(|error| match error.kind() {
             ErrorKind::NotFound => Ok(String::new()),

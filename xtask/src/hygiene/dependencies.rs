@@ -1,4 +1,4 @@
-//! Where our dependencies come from, under which licence, and that none comes twice.
+//! Sources, licences and duplicates of our dependencies.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::process::Command;
@@ -9,12 +9,12 @@ use serde_json::Value;
 use super::{Findings, licence};
 use crate::run;
 
-/// Each with the reason it cannot be one version yet.
+/// Duplicates that are accepted, with the reason.
 const TWICE: &[(&str, &str)] = &[
     ("getrandom", "ring is still on 0.2, and rand of the OpenTelemetry SDK on 0.3"),
     ("syn", "the macros of prost, pin-project and tracing are still on 2; it runs at compile time only"),
 ];
-/// Nobody receives these: what they pull in twice costs only build time.
+/// Not published: their duplicates only cost build time.
 const NOT_SHIPPED: [&str; 2] = ["tallygate-testkit", "xtask"];
 const REGISTRY: &str = "registry+https://github.com/rust-lang/crates.io-index";
 const SHUTTLE: &str = "tallygate_shuttle";
@@ -48,7 +48,7 @@ pub fn check(findings: &mut Findings) -> Result<()> {
     Ok(())
 }
 
-/// For this machine: the others' crates would have to be downloaded first. The interleaving tests' crates included.
+/// For this platform only, as the crates of others would have to be downloaded. With the crates of the interleaving tests.
 fn metadata() -> Result<Value> {
     let rustc = run::output(Command::new("rustc").arg("-vV"))?;
     let host = rustc.lines().find_map(|line| line.strip_prefix("host: "));

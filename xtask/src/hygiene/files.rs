@@ -7,7 +7,7 @@ use anyhow::{Context, Result};
 
 use crate::run;
 
-/// Built, fetched or kept by git itself.
+/// Built, fetched, or git's own.
 const SKIPPED: [&str; 2] = ["target", ".git"];
 
 /// A file, by its path from the root, with forward slashes.
@@ -29,7 +29,7 @@ impl TextFile {
     }
 }
 
-/// Whether git tracks them is not asked: what is about to be committed counts too.
+/// Untracked files too: they are about to be committed.
 pub fn all() -> Result<Vec<TextFile>> {
     below(&run::root())
 }
@@ -56,7 +56,7 @@ fn collect(folder: &Path, prefix: &str, files: &mut Vec<TextFile>) -> Result<()>
             collect(&entry.path(), &format!("{path}/"), files)?;
         } else if kind.is_file() {
             let bytes = fs::read(entry.path()).with_context(|| path.clone())?;
-            // Whatever is not UTF-8 is no text.
+            // Binary files are skipped.
             if let Ok(text) = String::from_utf8(bytes) {
                 files.push(TextFile { path, text });
             }

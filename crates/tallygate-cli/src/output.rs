@@ -4,7 +4,7 @@ use std::io::{self, Write};
 
 use serde::Serialize;
 use tallygate::{Decision, Source, Status};
-use tallygate_http::{decision_json, sanitize};
+use tallygate_http::{decision_answer, sanitize};
 
 use crate::duration;
 
@@ -41,7 +41,7 @@ pub(crate) fn write_decision(
     decision: &Decision,
 ) -> io::Result<()> {
     if form.json {
-        return write_json(out, &decision_json(policies, decision));
+        return write_json(out, &decision_answer(policies, decision));
     }
     writeln!(out, "{}", decision_text(policies, decision))?;
     if let [_] = policies {

@@ -234,7 +234,8 @@ fn mistyped_variables_and_skipped_files_are_logged_each_on_one_line() {
     let (_, log) = server.end();
     assert!(log.contains("TALLYGATE_CONFG: did you mean TALLYGATE_CONFIG?"), "{log}");
     assert!(log.contains("/c: warning: this file is skipped"), "{log}");
-    assert!(log.contains("all callers share one count; name the entries"), "{log}");
+    assert!(log.contains("all callers share one count file="), "{log}");
+    assert!(log.contains(r#"help="name the entries"#), "{log}");
     assert!(!log.contains("\\n"), "{log}");
 }
 

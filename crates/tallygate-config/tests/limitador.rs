@@ -148,7 +148,7 @@ fn conditions_and_variables_may_be_any_cel() {
     assert_eq!(passing(&["user=1"]), None);
     let text = "- {namespace: n, max_value: 3, seconds: 60, conditions: ['descriptors.size( >'], variables: []}";
     let refused = Config::from_texts(&[("l.yaml", text)]).unwrap_err().to_string();
-    assert!(refused.starts_with("l.yaml:1:58: error: `descriptors.size( >` is not CEL"), "{refused}");
+    assert!(refused.starts_with("l.yaml:1:58: error: `descriptors.size( >` is not valid CEL: "), "{refused}");
 }
 
 #[cfg(feature = "cel")]

@@ -70,7 +70,7 @@ async fn a_call_that_would_wait_too_long_fails_at_once_and_is_not_charged() {
         let ThrottleError::NotReady(NotReady::TooLate { wait }) = &error else { panic!("{error:?}") };
         // Had one of them been charged, the wait would be longer than that of one call.
         assert!((Duration::from_secs(3590)..=Duration::from_secs(3600)).contains(wait), "{wait:?}");
-        assert!(error.to_string().contains("longer than there is to wait"), "{error}");
+        assert!(error.to_string().contains("exceeds the time allowed for waiting"), "{error}");
     }
     assert_eq!(*called.lock().unwrap(), 1);
 }

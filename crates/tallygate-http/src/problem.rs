@@ -15,7 +15,7 @@ words! {
     pub enum ProblemCode {
         /// 429: a limit does not allow the request now, or ever.
         QuotaExceeded = "quota_exceeded",
-        /// 503: the store cannot answer, and a policy fails closed, or there is no policy that says what to do.
+        /// 503: the store cannot answer, and the policy fails closed or the call has no policy.
         StoreUnavailable = "store_unavailable",
         /// 503: the server has too much work.
         Overloaded = "overloaded",

@@ -131,7 +131,7 @@ fn authorize_check(app: &App, headers: &HeaderMap) -> Result<(), Problem> {
     if app.guards_checks { authorize(app, headers, Scope::Check).map(drop) } else { Ok(()) }
 }
 
-/// The store could not answer, and there is no policy that says what to do. The details are in the log, not in the answer.
+/// The store could not answer, and the call has no policy with an `on_error`. The details are in the log, not in the answer.
 fn store_problem(error: &StoreError) -> Problem {
     let detail = match error {
         StoreError::Ambiguous { .. } => "The store did not answer in time; the call may have been charged.",

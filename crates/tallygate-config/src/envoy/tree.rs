@@ -88,7 +88,7 @@ impl Tree {
         }
         match &branch.leaf {
             Some(leaf) => Ok((leaf, Subject::new(counted))),
-            None => Err("there is no limit where the descriptor ends".to_owned()),
+            None => Err("the descriptor ends before a limit is reached".to_owned()),
         }
     }
 

@@ -41,6 +41,7 @@ mod serve {
     mod admin; // what operators see
     mod forward_auth; // questions of proxies
     mod http; // the JSON API
+    mod invalid_requests; // requests that are refused
     mod reload; // policies that change while calls come in
     mod sharing; // several servers, one limit
     mod store_down; // a store that dies, hangs, or never accepts

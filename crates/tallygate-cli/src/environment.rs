@@ -60,6 +60,6 @@ fn collect(command: &Command, known: &mut Vec<String>) {
 /// Compared without the prefix, which all of them have.
 fn near(name: &str, known: &[String]) -> Option<String> {
     let known: Vec<&str> = known.iter().filter_map(|name| name.strip_prefix(PREFIX)).collect();
-    let near = tallygate::nearest(name.strip_prefix(PREFIX)?, &known)?;
+    let near = tallygate::words::nearest(name.strip_prefix(PREFIX)?, &known)?;
     Some(format!("{PREFIX}{near}"))
 }

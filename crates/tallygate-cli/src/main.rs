@@ -22,7 +22,10 @@ use std::sync::LazyLock;
 use anyhow::Context;
 use clap::error::{ContextKind, ContextValue};
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
-use tallygate::{CheckError, CounterError, LimitError, StoreError};
+use tallygate::counter::CounterError;
+use tallygate::limit::LimitError;
+use tallygate::store::StoreErrorKind;
+use tallygate::{CheckError, StoreError};
 use tallygate_http::sanitize;
 use tallygate_redis::ConnectError;
 
@@ -168,13 +171,21 @@ fn report(error: &anyhow::Error) -> ExitCode {
     if error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == ErrorKind::BrokenPipe) {
         return ExitCode::from(CLOSED_PIPE);
     }
-    let message = format!("{error:#}");
+    let message = sentence(error);
     // The error of a limit has a caret below the text, which the library has sanitized, and files have a line for each
     // finding. All other errors are one line.
     let lines = error.is::<LimitError>() || error.is::<Unusable>();
     let message = if lines { sanitize::lines(&message) } else { sanitize::text(&message) };
     let _ = writeln!(io::stderr(), "error: {message}");
     ExitCode::from(if error.chain().any(is_unreachable) { 3 } else { 2 })
+}
+
+/// The error and its causes, without those that it repeats.
+fn sentence(error: &anyhow::Error) -> String {
+    error.chain().skip(1).fold(error.to_string(), |message, cause| {
+        let cause = cause.to_string();
+        if message.contains(&cause) { message } else { format!("{message}: {cause}") }
+    })
 }
 
 /// Whether the store could not be reached, so that trying again later may help.
@@ -187,7 +198,10 @@ fn is_unreachable(error: &(dyn Error + 'static)) -> bool {
     let of_connect =
         error.downcast_ref().and_then(|error| if let ConnectError::Store(error) = error { Some(error) } else { None });
     let error = of_store.or(of_check).or(of_counter).or(of_connect);
-    matches!(error, Some(StoreError::Unavailable { .. } | StoreError::Ambiguous { .. } | StoreError::Overloaded { .. }))
+    matches!(
+        error.map(StoreError::kind),
+        Some(StoreErrorKind::Unavailable | StoreErrorKind::Ambiguous | StoreErrorKind::Overloaded)
+    )
 }
 
 /// Prints what the parser says. It repeats its arguments, so it is run again with sanitized ones.

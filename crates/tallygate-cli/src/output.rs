@@ -3,7 +3,8 @@
 use std::io::{self, Write};
 
 use serde::Serialize;
-use tallygate::{Decision, Source, Status};
+use tallygate::decision::Source;
+use tallygate::{Decision, Status};
 use tallygate_http::{decision_answer, sanitize};
 
 use crate::duration;

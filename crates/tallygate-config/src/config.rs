@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::path::Path;
 
-use tallygate::{Descriptor, Domain, Matcher, Mode, Policy, PolicySet, Rule, Rules};
+use tallygate::policy::{Descriptor, Domain, Mode, Policy, PolicySet, Rule};
 
 use crate::envoy::{self, Tree};
 use crate::finding::{Finding, Findings, Place, Report, Severity};
@@ -64,11 +64,9 @@ impl Config {
         }
         let Draft { store, domains, .. } = draft;
         let warnings = findings.settle()?;
-        let examples: Vec<Vec<Descriptor>> = domains.iter().map(|domain| domain.examples.clone()).collect();
-        let domains =
-            domains.into_iter().map(|domain| Domain::new(domain.name, domain.policies, domain.matching.into_matcher()));
-        let policies = PolicySet::new(domains.collect()).expect("names are checked where they are read");
-        let example = example(&policies, &examples);
+        let (domains, examples): (Vec<Domain>, Vec<Vec<Named>>) = domains.into_iter().map(DomainDraft::finish).unzip();
+        let policies = PolicySet::new(domains).expect("names are checked where they are read");
+        let example = example(&policies, &examples.concat());
         let (store, store_at) = store.unzip();
         Ok(Self { store, policies, warnings, store_at, example })
     }
@@ -92,18 +90,20 @@ impl Config {
 }
 
 /// The first made-up call that falls under its policy, preferably one that the policy can deny.
-fn example(policies: &PolicySet, examples: &[Vec<Descriptor>]) -> Option<Example> {
-    let all = policies.domains().iter().zip(examples).flat_map(|(domain, of_domain)| {
-        let matches = move |at: usize, call: &Descriptor| domain.matcher().find(&[call]).iter().any(|m| m.policy == at);
-        let pairs = domain.policies().iter().zip(of_domain).enumerate();
-        pairs.filter(move |(at, (_, call))| matches(*at, call)).map(move |(_, (policy, call))| (domain, policy, call))
+fn example(policies: &PolicySet, examples: &[Named]) -> Option<Example> {
+    let all = examples.iter().filter_map(|(domain, name, call)| {
+        let found = policies.domain(domain)?.matcher().find(&[call]).into_iter();
+        Some((found.map(|found| found.policy).find(|policy| policy.name() == name)?, call))
     });
     let denies = |policy: &Policy| policy.limit().is_some() && policy.mode() == Mode::Enforce;
-    // Of a stable sort the first that denies comes first.
-    let (domain, policy, call) = all.min_by_key(|(_, policy, _)| !denies(policy))?;
-    let (domain, policy) = (domain.name().to_owned(), policy.name().to_owned());
+    // Of several with the same key, `min_by_key` returns the first.
+    let (policy, call) = all.min_by_key(|(policy, _)| !denies(policy))?;
+    let (domain, policy) = (policy.domain().to_owned(), policy.name().to_owned());
     Some(Example { domain, policy, descriptor: call.clone() })
 }
+
+/// A domain, the name of one of its policies, and a call that should fall under it.
+type Named = (String, String, Descriptor);
 
 /// A value that a pattern matches.
 pub(crate) fn fill_in(pattern: &str) -> String {
@@ -123,18 +123,30 @@ pub(crate) struct Draft<'r> {
 pub(crate) struct DomainDraft {
     pub name: String,
     pub at: Place,
-    pub policies: Vec<Policy>,
-    /// For each policy a descriptor that should fall under it.
-    pub examples: Vec<Descriptor>,
+    /// The name of each policy, and a descriptor that should fall under it.
+    pub examples: Vec<(String, Descriptor)>,
     /// The names that are taken, and where.
     pub names: HashMap<String, Place>,
     pub matching: Matching,
 }
 
+impl DomainDraft {
+    fn finish(self) -> (Domain, Vec<Named>) {
+        let Self { name, examples, matching, .. } = self;
+        let examples = examples.into_iter().map(|(policy, call)| (name.clone(), policy, call)).collect();
+        let domain = match matching {
+            Matching::Own(rules) => Domain::new(name, rules),
+            Matching::Envoy(tree) => Domain::with_matcher(name, tree.policies().to_vec(), Box::new(tree)),
+            Matching::Limitador(rules) => Domain::with_matcher(name, rules.policies(), Box::new(rules)),
+        };
+        (domain.expect("a domain has a name, and its policies are of it"), examples)
+    }
+}
+
 /// How the policies of a domain are found, by format.
 #[derive(Debug)]
 pub(crate) enum Matching {
-    Own(Vec<Rule>),
+    Own(Vec<(Policy, Rule)>),
     Envoy(Tree),
     Limitador(LimitadorRules),
 }
@@ -145,14 +157,6 @@ impl Matching {
             Self::Own(_) => "Tallygate",
             Self::Envoy(_) => "envoyproxy/ratelimit",
             Self::Limitador(_) => "limitador",
-        }
-    }
-
-    fn into_matcher(self) -> Box<dyn Matcher> {
-        match self {
-            Self::Own(rules) => Box::new(Rules(rules)),
-            Self::Envoy(tree) => Box::new(tree),
-            Self::Limitador(rules) => Box::new(rules),
         }
     }
 }
@@ -213,14 +217,7 @@ impl<'r> Draft<'r> {
             let (name, at) = (name.to_owned(), at.clone());
             // Limits that a request carries have a policy of their own in every domain.
             let names = HashMap::from([(Domain::REQUESTED.to_owned(), at.clone())]);
-            self.domains.push(DomainDraft {
-                name,
-                at,
-                policies: Vec::new(),
-                examples: Vec::new(),
-                names,
-                matching: empty,
-            });
+            self.domains.push(DomainDraft { name, at, examples: Vec::new(), names, matching: empty });
         } else if self.domains[place].matching.format() != empty.format() {
             let other = &self.domains[place];
             let (format, first) = (other.matching.format(), &other.at);

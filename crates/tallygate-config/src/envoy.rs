@@ -3,10 +3,13 @@
 mod tree;
 
 use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde::ser::{Serialize, SerializeMap, Serializer};
-use tallygate::{Algorithm, Descriptor, Excess, Limit, Mode, Policy, nearest};
+use tallygate::policy::{Description, Descriptor, Excess, Mode, Policy};
+use tallygate::words::nearest;
+use tallygate::{Algorithm, Limit};
 
 use crate::config::{Draft, Matching, fill_in, unused_name};
 use crate::fields::{Fields, Names, suggestion};
@@ -54,7 +57,7 @@ pub(crate) fn read(file: &Node, draft: &mut Draft<'_>) {
         findings.error(at, message).help("merge the two files, or rename one domain");
         return;
     }
-    let names = HashSet::from([tallygate::Domain::REQUESTED.to_owned()]);
+    let names = HashSet::from([tallygate::policy::Domain::REQUESTED.to_owned()]);
     let (descriptors, errors) = (top.list("descriptors"), findings.errors());
     let mut rule_names = HashMap::new();
     count_names(descriptors, &mut rule_names);
@@ -69,17 +72,17 @@ pub(crate) fn read(file: &Node, draft: &mut Draft<'_>) {
         metrics_reported: false,
     };
     let mut root = Branch::default();
-    reading.descriptors(descriptors, "", &Descriptor::new(), &mut root);
+    reading.descriptors(descriptors, "", &Descriptor::new(), &Description::default(), &mut root);
     let Reading { policies, examples, .. } = reading;
     if policies.is_empty() && findings.errors() == errors {
         findings.warn(top.at, "there are no limits here: nothing is limited");
     }
-    let tree = Tree::new(root, policies.iter().map(|policy| policy.name().to_owned()).collect());
+    let tree = Tree::new(root, policies);
     for name in tree.replaced_by_none() {
         findings.warn(at, format!("a rule replaces `{name}`, but no rule of the domain has that name"));
     }
     if let Some(domain) = draft.domain(domain, at, Matching::Envoy(tree)) {
-        (domain.policies, domain.examples) = (policies, examples);
+        domain.examples = examples;
     }
 }
 
@@ -119,9 +122,9 @@ struct Reading<'d, 'r> {
     domain: &'d str,
     draft: &'d mut Draft<'r>,
     findings: &'r Report,
-    policies: Vec<Policy>,
-    /// For each policy a descriptor that leads to it.
-    examples: Vec<Descriptor>,
+    policies: Vec<Arc<Policy>>,
+    /// The name of each policy, and a descriptor that leads to it.
+    examples: Vec<(String, Descriptor)>,
     names: HashSet<String>,
     /// How many rules have each `name`.
     rule_names: HashMap<String, usize>,
@@ -129,8 +132,16 @@ struct Reading<'d, 'r> {
 }
 
 impl Reading<'_, '_> {
-    /// `path` is that of the rules above, each with a `.` after it; `above` is a descriptor that leads to them.
-    fn descriptors(&mut self, nodes: &[Node], path: &str, above: &Descriptor, into: &mut Branch) {
+    /// `path` is that of the rules above, each with a `.` after it; `above` is a descriptor that leads to them, and
+    /// `described` says which do.
+    fn descriptors(
+        &mut self,
+        nodes: &[Node],
+        path: &str,
+        above: &Descriptor,
+        described: &Description,
+        into: &mut Branch,
+    ) {
         let mut seen: HashMap<String, &Place> = HashMap::new();
         for node in nodes {
             let Some(fields) = fields(node, "a descriptor", DESCRIPTOR, self.findings) else { continue };
@@ -152,14 +163,20 @@ impl Reading<'_, '_> {
                 branch.shared = true;
             }
             let example = above.clone().with(key, value.map_or_else(|| "me".to_owned(), fill_in));
-            branch.leaf = self.leaf(fields, &full, &example);
-            self.descriptors(fields.list("descriptors"), &format!("{full}."), &example, &mut branch);
+            let mut described = described.clone();
+            described.conditions.extend(value.map(|value| format!("{key} = {value}")));
+            if value.is_none_or(|value| value.contains('*') && !branch.shared) {
+                described.partition.push(key.to_owned());
+            }
+            branch.leaf = self.leaf(fields, &full, &example, &described);
+            let below = fields.list("descriptors");
+            self.descriptors(below, &format!("{full}."), &example, &described, &mut branch);
             seen.insert(own.clone(), fields.at);
             into.add(own, branch);
         }
     }
 
-    fn leaf(&mut self, fields: Fields<'_>, path: &str, example: &Descriptor) -> Option<Leaf> {
+    fn leaf(&mut self, fields: Fields<'_>, path: &str, example: &Descriptor, described: &Description) -> Option<Leaf> {
         let mode = self.mode(fields);
         for flag in ["detailed_metric", "value_to_metric"] {
             if let Some(at) = fields.flag(flag)
@@ -183,11 +200,16 @@ impl Reading<'_, '_> {
         let name_of_policy = name.filter(|name| self.rule_names.get(*name) == Some(&1)).unwrap_or(path);
         let name_of_policy = unused_name(name_of_policy, |name| self.names.contains(name));
         self.names.insert(name_of_policy.clone());
-        let policy = Policy::new(name_of_policy, self.domain, limit).expect("neither name is empty");
-        self.policies.push(policy.with_mode(mode).with_excess(Excess::Drain).with_metadata(metadata));
-        self.examples.push(example.clone());
-        let policy = self.policies.len() - 1;
-        Some(Leaf { policy, name: name.map(str::to_owned), replaces, unlimited })
+        self.examples.push((name_of_policy.clone(), example.clone()));
+        let policy = match limit {
+            Some(limit) => Policy::new(name_of_policy, self.domain, limit),
+            None => Policy::unlimited(name_of_policy, self.domain),
+        };
+        let policy = policy.expect("neither name is empty").with_mode(mode).with_excess(Excess::Drain);
+        let policy = Arc::new(policy.with_metadata(metadata).with_reported_name(name.unwrap_or_default()));
+        self.policies.push(Arc::clone(&policy));
+        let (name, description) = (name.map(str::to_owned), described.clone());
+        Some(Leaf { policy, description, name, replaces, unlimited })
     }
 
     fn mode(&mut self, fields: Fields<'_>) -> Mode {

@@ -1,6 +1,6 @@
 //! The fields of a mapping. Unknown ones are refused with what was probably meant.
 
-use tallygate::nearest;
+use tallygate::words::nearest;
 
 use crate::finding::{Place, Report};
 use crate::node::{Kind, Node};

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use serde::Serialize;
 
-tallygate::words! {
+tallygate::words::words! {
     /// How bad a finding is.
     #[derive(Serialize)]
     #[serde(rename_all = "lowercase")]

@@ -6,9 +6,12 @@ mod rules;
 mod shape;
 
 use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
 use std::time::Duration;
 
-use tallygate::{Algorithm, Limit, LimitError, Policy};
+use tallygate::limit::LimitError;
+use tallygate::policy::Policy;
+use tallygate::{Algorithm, Limit};
 
 use crate::config::{Draft, Matching, unused_name};
 use crate::fields::{Fields, Names};
@@ -60,12 +63,11 @@ pub(crate) fn read(items: &[Node], draft: &mut Draft<'_>) {
         };
         // The name of one limit may equal the identity of another.
         let name = unused_name(&name, |name| domain.names.contains_key(name));
-        let policy = Policy::new(name.clone(), one.namespace, Some(one.limit)).expect("neither name is empty");
+        let policy = Policy::new(name.clone(), one.namespace, one.limit).expect("neither name is empty");
+        domain.examples.push((name.clone(), one.rule.example()));
         domain.names.insert(name, one.at.clone());
-        domain.policies.push(policy);
-        domain.examples.push(one.rule.example());
         rules.identities.insert(identity, one.at.clone());
-        rules.rules.push(one.rule);
+        rules.rules.push((Arc::new(policy), one.rule));
     }
 }
 

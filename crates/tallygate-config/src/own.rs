@@ -4,7 +4,10 @@ use std::collections::{HashMap, HashSet};
 use std::fmt::Display;
 use std::str::FromStr;
 
-use tallygate::{Algorithm, Descriptor, Limit, LimitError, Pattern, Policy, Rule, Want, nearest};
+use tallygate::limit::LimitError;
+use tallygate::policy::{Descriptor, Pattern, Policy, Rule, Want};
+use tallygate::words::nearest;
+use tallygate::{Algorithm, Limit};
 
 use crate::config::{Draft, Matching, fill_in};
 use crate::fields::{Fields, Names, suggestion};
@@ -138,7 +141,11 @@ fn add(node: &Node, seen: &mut HashMap<String, String>, draft: &mut Draft<'_>) {
         let message = format!("`{name}` counts what `{other}` counts, to the same limit: one of them is redundant");
         findings.warn(name_at, message);
     }
-    let mut policy = Policy::new(name, domain, limit).expect("neither name is empty");
+    let policy = match limit {
+        Some(limit) => Policy::new(name, domain, limit),
+        None => Policy::unlimited(name, domain),
+    };
+    let mut policy = policy.expect("neither name is empty");
     policy = policy.with_mode(mode.unwrap_or_default()).with_on_error(on_error.unwrap_or_default());
     policy = policy.with_excess(excess.unwrap_or_default());
     if let Some(near) = near {
@@ -151,9 +158,8 @@ fn add(node: &Node, seen: &mut HashMap<String, String>, draft: &mut Draft<'_>) {
         return;
     }
     if let Matching::Own(rules) = &mut domain.matching {
-        rules.push(rule);
-        domain.policies.push(policy);
-        domain.examples.push(example);
+        domain.examples.push((name.to_owned(), example));
+        rules.push((policy, rule));
     }
 }
 
@@ -161,7 +167,7 @@ fn add(node: &Node, seen: &mut HashMap<String, String>, draft: &mut Draft<'_>) {
 fn example(conditions: &[(String, Want)], partition: &[String]) -> Descriptor {
     let wanted = conditions.iter().filter_map(|(key, want)| match want {
         Want::OneOf(patterns) => Some((key.clone(), fill_in(&patterns.first()?.to_string()))),
-        Want::Absent => None,
+        _ => None,
     });
     let mut descriptor: Descriptor = wanted.collect();
     for key in partition.iter().filter(|key| !conditions.iter().any(|(known, _)| known == *key)) {
@@ -173,7 +179,7 @@ fn example(conditions: &[(String, Want)], partition: &[String]) -> Descriptor {
 fn is_name(name: &str, at: &Place, findings: &Report) -> bool {
     let wrong = match name {
         "" => "a name cannot be empty".to_owned(),
-        tallygate::Domain::REQUESTED => {
+        tallygate::policy::Domain::REQUESTED => {
             format!("`{name}` is reserved for limits that a request carries; choose another name")
         }
         _ if name.chars().count() > LONGEST_NAME => format!("a name has at most {LONGEST_NAME} characters"),
@@ -271,7 +277,10 @@ fn overrides(fields: Fields<'_>, mut rule: Rule, base: Option<&Option<Limit>>, a
         } else if base == Some(&limit) {
             findings.warn(own.at, "this override changes nothing: the limit is that of the policy");
         }
-        rule = rule.or(conditions, limit);
+        rule = match limit {
+            Some(limit) => rule.override_limit(conditions, limit).expect("it is a limit already"),
+            None => rule.override_unlimited(conditions),
+        };
     }
     rule
 }

@@ -106,7 +106,7 @@ fn neighbour(path: &Path) -> Option<String> {
     let names: Vec<String> =
         fs::read_dir(folder).ok()?.flatten().filter_map(|entry| entry.file_name().into_string().ok()).collect();
     let known: Vec<&str> = names.iter().map(String::as_str).filter(|name| !name.starts_with('.')).collect();
-    tallygate::nearest(name, &known).map(|near| path.with_file_name(near).display().to_string())
+    tallygate::words::nearest(name, &known).map(|near| path.with_file_name(near).display().to_string())
 }
 
 fn text_of(file: &Path) -> io::Result<String> {

@@ -1,6 +1,7 @@
 //! The examples that envoyproxy/ratelimit documents, decided here.
 
-use tallygate::{Algorithm, Excess, Mode};
+use tallygate::Algorithm;
+use tallygate::policy::{Excess, Mode};
 
 use crate::scene::Scene;
 
@@ -318,7 +319,7 @@ descriptors:
     );
     let policies: Vec<_> = scene.policies.policies().collect();
     let names: Vec<_> = policies.iter().map(|policy| policy.name()).collect();
-    assert_eq!(names, ["a_1.50", "a_1.50.b_*", "requested"]);
+    assert_eq!(names, ["a_1.50", "a_1.50.b_*"]);
     assert_eq!(policies[0].mode(), Mode::Shadow);
     assert_eq!(policies[0].excess(), Excess::Drain);
     let metadata = r#"{"tier":"gold","weight":3,"nested":{"on":true,"list":["x","0x1F",null]}}"#;
@@ -341,7 +342,7 @@ descriptors:
 ",
     );
     let names: Vec<_> = scene.policies.policies().map(|policy| policy.name().to_owned()).collect();
-    assert_eq!(names, ["requested#2", "a.b", "a.b#2", "requested"]);
+    assert_eq!(names, ["requested#2", "a.b", "a.b#2"]);
 }
 
 /// Envoy shows it to callers, in `x-ratelimit-limit`.
@@ -359,5 +360,30 @@ descriptors:
 ",
     );
     let names: Vec<_> = scene.policies.policies().map(|policy| policy.name().to_owned()).collect();
-    assert_eq!(names, ["key4_rate_limit", "a", "a.b", "c", "requested"]);
+    assert_eq!(names, ["key4_rate_limit", "a", "a.b", "c"]);
+    // What callers are shown is what the file says.
+    let reported: Vec<_> = scene.policies.policies().map(|policy| policy.reported_name()).collect();
+    assert_eq!(reported, ["key4_rate_limit", "shared", "shared", ""]);
+}
+
+#[test]
+fn a_policy_is_described_by_the_descriptors_that_lead_to_it() {
+    let scene = Scene::new(
+        "
+domain: d
+descriptors:
+  - key: tenant
+    descriptors:
+      - {key: path, value: /v1/*, rate_limit: {unit: minute, requests_per_unit: 1}}
+      - {key: path, value: /v2/*, share_threshold: true, rate_limit: {unit: minute, requests_per_unit: 1}}
+",
+    );
+    let described = scene.policies.domain("d").unwrap().matcher().describe();
+    let described: Vec<_> = described.into_iter().map(|(_, one)| (one.conditions, one.partition)).collect();
+    let conditions = |condition: &str| vec![condition.to_owned()];
+    let by = |keys: &[&str]| keys.iter().map(|key| (*key).to_owned()).collect::<Vec<_>>();
+    assert_eq!(
+        described,
+        [(conditions("path = /v1/*"), by(&["tenant", "path"])), (conditions("path = /v2/*"), by(&["tenant"]))]
+    );
 }

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use proptest::prelude::*;
-use tallygate::{Descriptor, Subject};
+use tallygate::policy::{Descriptor, Subject};
 use tallygate_config::Config;
 
 /// A descriptor of a file.
@@ -101,7 +101,7 @@ proptest! {
         for entries in calls {
             let call: Descriptor = entries.iter().cloned().collect();
             let found = domain.matcher().find(&[&call]);
-            let found = found.first().map(|found| (domain.policies()[found.policy].name().to_owned(), found.subject.clone()));
+            let found = found.first().map(|found| (found.policy.name().to_owned(), found.subject.clone()));
             prop_assert_eq!(&found, &naive(&rules, &entries), "{}\n{:?}", text, entries);
             let reported: Vec<_> = domain.matcher().explain(&[&call]).into_iter().filter(|reason| reason.matched).collect();
             prop_assert_eq!(reported.len(), usize::from(found.is_some()));

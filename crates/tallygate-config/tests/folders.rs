@@ -11,7 +11,7 @@ fn policy(name: &str) -> String {
 
 fn names(path: &Path) -> Vec<String> {
     let config = Config::load(path).unwrap_or_else(|findings| panic!("{findings}"));
-    config.policies.policies().map(|policy| policy.name().to_owned()).filter(|name| name != "requested").collect()
+    config.policies.policies().map(|policy| policy.name().to_owned()).collect()
 }
 
 fn refused(path: &Path) -> String {

@@ -1,6 +1,7 @@
 //! Our own format, decided.
 
-use tallygate::{Algorithm, Excess, Mode, OnError};
+use tallygate::Algorithm;
+use tallygate::policy::{CallerLimit, Excess, Mode, OnError};
 use tallygate_config::Config;
 
 use crate::scene::Scene;
@@ -69,9 +70,9 @@ policies:
     let c = config.policies.domain("default").unwrap();
     assert_eq!(c.policies()[0].limit(), None);
     let algorithm_of = |user: &str| {
-        let call = tallygate::Descriptor::new().with("user", user);
+        let call = tallygate::policy::Descriptor::new().with("user", user);
         let found = config.policies.domain("api").unwrap().matcher().find(&[&call]).remove(0);
-        found.limit.map(|limit| limit.unwrap().algorithm())
+        if let CallerLimit::Override(limit) = found.limit { Some(limit.algorithm()) } else { None }
     };
     assert_eq!(algorithm_of("x"), Some(Algorithm::SlidingLog));
     assert_eq!(algorithm_of("y"), Some(Algorithm::FixedWindow));
@@ -84,7 +85,7 @@ fn several_files_add_to_one_domain() {
     let two = ("b.yaml", "store: memory\npolicies: [{name: b, partition: user, limit: 2/s}]");
     let config = Config::from_texts(&[one, two]).unwrap();
     let names: Vec<_> = config.policies.policies().map(|policy| policy.name().to_owned()).collect();
-    assert_eq!(names, ["a", "b", "requested"]);
+    assert_eq!(names, ["a", "b"]);
     assert_eq!(config.store.as_deref(), Some("memory"));
 }
 

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use tallygate::{Ask, Cost, Descriptor, ManualClock, MemoryStore, PolicySet, Stores, Timestamp, Verdict};
+use tallygate::clock::{ManualClock, Timestamp};
+use tallygate::policy::{Ask, Descriptor, PolicySet, Stores, Verdict};
+use tallygate::{Cost, MemoryStore};
 use tallygate_config::Config;
 
 /// Calls that are tried before a limit counts as none.
@@ -40,7 +42,7 @@ impl Scene {
 
     pub fn verdict(&self, domain: &str, descriptors: &[&str], cost: u64) -> Verdict {
         let cost = Cost::new(cost).unwrap();
-        let asks: Vec<Ask> = descriptors.iter().map(|text| Ask::new(descriptor(text), cost)).collect();
+        let asks: Vec<Ask> = descriptors.iter().map(|text| Ask::check(descriptor(text), cost)).collect();
         let Some(domain) = self.policies.domain(domain) else { return Verdict::unlimited() };
         domain.evaluate(&asks).decide_now(&self.stores).expect("the embedded store never waits").unwrap()
     }

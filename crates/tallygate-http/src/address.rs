@@ -37,6 +37,7 @@ pub struct Trust {
 
 /// The header in which proxies report the client.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum ForwardedHeader {
     /// `X-Forwarded-For: client, proxy, proxy`.
     #[default]

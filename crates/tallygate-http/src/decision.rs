@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use serde::Serialize;
 use serde_json::Value;
-use tallygate::{Decision, Source, Status, Timestamp};
+use tallygate::clock::Timestamp;
+use tallygate::decision::Source;
+use tallygate::{Decision, Status};
 
 use crate::SOON;
 
@@ -14,6 +16,7 @@ pub const NO_POLICY: &str = "no_policy";
 
 /// What one policy answered. Without a limit the numbers are null; `retry_after_ms` is null if waiting does not help.
 #[derive(Debug, Clone, Copy, Default, Serialize)]
+#[non_exhaustive]
 pub struct Part<'a> {
     allowed: bool,
     source: &'static str,
@@ -70,6 +73,7 @@ impl<'a> Part<'a> {
 /// # Ok::<(), serde_json::Error>(())
 /// ```
 #[derive(Debug, Clone, Serialize)]
+#[non_exhaustive]
 pub struct Answer<'a> {
     #[serde(flatten)]
     binding: Part<'a>,
@@ -130,7 +134,7 @@ pub fn decision_answer<'p>(policies: &[&'p str], decision: &Decision) -> Answer<
     let part = |(&policy, status)| Part::new(policy, status, decision.source(), false);
     let parts = policies.iter().zip(decision.statuses()).map(part).collect();
     let answer = Answer::new(decision.allowed(), parts, Some(decision.binding_index()));
-    answer.decided(Some(decision.decided_at()), decision.split())
+    answer.decided(decision.decided_at(), decision.split())
 }
 
 /// Whole milliseconds, rounded up, so that a wait is never too short.

@@ -58,7 +58,7 @@ pub struct Line<'a> {
 ///     written,
 ///     [r#"ratelimit-policy: "burst";q=100;w=60"#, r#"ratelimit: "burst";r=0;t=3"#, "retry-after: 3"]
 /// );
-/// # Ok::<(), tallygate::LimitError>(())
+/// # Ok::<(), tallygate::limit::LimitError>(())
 /// ```
 #[derive(Debug, Clone, Copy)]
 pub struct Headers<'a> {

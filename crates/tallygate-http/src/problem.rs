@@ -5,7 +5,7 @@ use std::time::Duration;
 use http::StatusCode;
 use serde::Serialize;
 use serde_json::Value;
-use tallygate::words;
+use tallygate::words::words;
 
 use crate::headers::{header_name, seconds_up};
 

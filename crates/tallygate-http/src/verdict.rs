@@ -6,7 +6,9 @@ use std::time::Duration;
 use http::header::RETRY_AFTER;
 use http::{HeaderMap, HeaderValue};
 use serde_json::Value;
-use tallygate::{Mode, Outcome, Policy, Ruling, Source, Status, Verdict};
+use tallygate::Status;
+use tallygate::decision::Source;
+use tallygate::policy::{Mode, Outcome, Policy, Ruling, Verdict};
 
 use crate::headers::Constant;
 use crate::{Answer, Dialect, Headers, Line, Part, Problem};
@@ -46,15 +48,16 @@ pub fn verdict_headers(verdict: &Verdict, dialect: Dialect, to: &mut HeaderMap) 
 #[derive(Debug, Clone, Default)]
 pub struct VerdictHeaders {
     dialect: Dialect,
-    /// One for each policy, in order.
-    constants: Vec<Option<Constant>>,
+    constants: Vec<(Arc<Policy>, Constant)>,
 }
 
 impl VerdictHeaders {
-    /// For verdicts under `policies`. Rulings name them by their index here.
-    pub fn new(dialect: Dialect, policies: &[Arc<Policy>]) -> Self {
-        let constant = |policy: &Arc<Policy>| Constant::new(dialect, policy.name(), policy.limit()?);
-        Self { dialect, constants: policies.iter().map(constant).collect() }
+    /// For verdicts under a few `policies`.
+    pub fn new<'p>(dialect: Dialect, policies: impl IntoIterator<Item = &'p Arc<Policy>>) -> Self {
+        let constant = |policy: &'p Arc<Policy>| {
+            Some((Arc::clone(policy), Constant::new(dialect, policy.name(), policy.limit()?)?))
+        };
+        Self { dialect, constants: policies.into_iter().filter_map(constant).collect() }
     }
 
     /// The dialect.
@@ -74,7 +77,9 @@ impl VerdictHeaders {
             let line = line(ruling);
             let binding = line.map(|_| 0);
             let headers = Headers { dialect, lines: line.as_slice(), binding, allowed, unix_now };
-            headers.apply_with(self.constant(ruling), to);
+            let own = ruling.limit().zip(ruling.policy().limit()).is_some_and(|(held, own)| std::ptr::eq(held, own));
+            // An override has other numbers.
+            headers.apply_with(self.constant(ruling.policy()).filter(|_| own), to);
         } else {
             let known = verdict.rulings().iter().filter_map(|ruling| Some((ruling, line(ruling)?)));
             let (rulings, lines): (Vec<&Ruling>, Vec<Line<'_>>) = known.unzip();
@@ -88,19 +93,18 @@ impl VerdictHeaders {
     }
 
     /// The same for a call that one policy allowed by its own limit, if only the status is known.
-    pub fn apply_allowed(&self, place: usize, policy: &Policy, status: &Status, to: &mut HeaderMap) {
+    pub fn apply_allowed(&self, policy: &Arc<Policy>, status: &Status, to: &mut HeaderMap) {
         let (dialect, unix_now) = (self.dialect, self.dialect.unix_now());
         let Some(limit) = policy.limit().filter(|_| dialect != Dialect::Off) else { return };
         let lines = &[Line { policy: policy.name(), limit, status }];
         let headers = Headers { dialect, lines, binding: Some(0), allowed: true, unix_now };
-        headers.apply_with(self.constants.get(place).and_then(Option::as_ref), to);
+        headers.apply_with(self.constant(policy), to);
     }
 
-    /// The constant part of its policy, unless an override applied.
-    fn constant(&self, ruling: &Ruling) -> Option<&Constant> {
-        let constant = self.constants.get(ruling.place())?.as_ref()?;
-        let own = ruling.limit().zip(ruling.policy().limit()).is_some_and(|(held, own)| std::ptr::eq(held, own));
-        own.then_some(constant)
+    /// The constant part of a policy.
+    #[inline]
+    fn constant(&self, policy: &Arc<Policy>) -> Option<&Constant> {
+        self.constants.iter().find(|(own, _)| Arc::ptr_eq(own, policy)).map(|(_, constant)| constant)
     }
 }
 

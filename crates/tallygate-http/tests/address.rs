@@ -33,7 +33,7 @@ fn found(peer: &str, values: &[&str], trust: &Trust) -> String {
     let name = match trust.header {
         ForwardedHeader::Forwarded => "forwarded",
         ForwardedHeader::XForwardedFor => "x-forwarded-for",
-        ForwardedHeader::Single(_) => "cf-connecting-ip",
+        _ => "cf-connecting-ip",
     };
     client_address(ip(peer), &lines(name, values), trust).to_string()
 }

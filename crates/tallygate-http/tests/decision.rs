@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use serde_json::{Value, json};
-use tallygate::{Decision, Limit, Source, Status, Timestamp};
+use tallygate::clock::Timestamp;
+use tallygate::decision::Source;
+use tallygate::{Decision, Limit, Status};
 use tallygate_http::{Answer, NO_POLICY, Part, decision_json, millis_up};
 
 const MEMBERS: [&str; 7] = ["allowed", "source", "policy", "limit", "remaining", "retry_after_ms", "reset_after_ms"];

@@ -5,7 +5,8 @@ use std::time::Duration;
 use http::{HeaderMap, HeaderValue};
 use proptest::prelude::*;
 use sfv::{BareItem, Dictionary, Item, List, ListEntry, Parser};
-use tallygate::{Algorithm, Check, Cost, Key, Limit, Limiter, ManualClock, MemoryStore, Status, Timestamp};
+use tallygate::clock::{ManualClock, Timestamp};
+use tallygate::{Algorithm, Check, Cost, Key, Limit, Limiter, MemoryStore, Status};
 use tallygate_http::{Dialect, Headers, Line, seconds_up};
 
 const NOW: Duration = Duration::from_micros(1_700_000_000_900_000);

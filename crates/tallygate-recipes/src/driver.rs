@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use anyhow::Context;
+use tallygate::clock::Timestamp;
 use tallygate::history::Record;
-use tallygate::{Check, Cost, Key, Limit, Limiter, Timestamp};
+use tallygate::{Check, Cost, Key, Limit, Limiter};
 use tallygate_redis::RedisStore;
 use tokio::task::JoinSet;
 use tokio::time::sleep;

@@ -61,7 +61,7 @@ impl Evidence {
 
 #[cfg(test)]
 mod tests {
-    use tallygate::Timestamp;
+    use tallygate::clock::Timestamp;
 
     use super::*;
 

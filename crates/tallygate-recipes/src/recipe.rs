@@ -1,6 +1,7 @@
 //! A recipe: a common limiter, its flaw, and the calls that show it.
 
-use tallygate::{Limit, LimitError};
+use tallygate::Limit;
+use tallygate::limit::LimitError;
 
 pub(crate) struct Recipe {
     pub(crate) letter: &'static str,

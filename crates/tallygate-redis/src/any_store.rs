@@ -1,8 +1,8 @@
 //! A store chosen by a text.
 
-use tallygate::{
-    Call, CounterError, CounterName, CounterOp, CounterValue, Counters, Decision, MemoryStore, Store, StoreError,
-};
+use tallygate::call::Call;
+use tallygate::counter::{CounterError, CounterName, CounterOp, CounterValue, Counters};
+use tallygate::{Decision, MemoryStore, Store, StoreError};
 
 use crate::builder::{ConnectError, RedisStoreBuilder};
 use crate::store::RedisStore;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 #[cfg(feature = "manual-clock")]
-use tallygate::ManualClock;
+use tallygate::clock::ManualClock;
 use tallygate::{MemoryStore, StoreError};
 
 use crate::any_store::AnyStore;

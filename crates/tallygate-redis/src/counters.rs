@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use tallygate::{CounterError, CounterName, CounterOp, CounterValue, Counters, Key};
+use tallygate::counter::{CounterError, CounterName, CounterOp, CounterValue, Counters};
+use tallygate::{Key, StoreError};
 
 use crate::store::RedisStore;
 use crate::wire::corrupt;
@@ -16,6 +17,10 @@ impl Counters for RedisStore {
             CounterOp::AddFloat { delta, ttl } => ("add_float", format!("{delta:e}"), millis(ttl)),
             CounterOp::Get => ("get", String::new(), String::new()),
             CounterOp::Delete => ("delete", String::new(), String::new()),
+            _ => {
+                let remedy = "use versions of tallygate and tallygate-redis that belong together";
+                return Err(StoreError::refused("this store does not know the operation", remedy).into());
+            }
         };
         let too_long = |_| CounterError::Name(name.as_str().len());
         let key = Key::new("counter", name.as_str()).map_err(too_long)?;

@@ -18,7 +18,7 @@ macro_rules! twins {
     };
 }
 
-tallygate::algorithms!(twins);
+tallygate::algorithm::algorithms!(twins);
 
 #[cfg(any(test, feature = "manual-clock"))]
 const CLOCK: &str = "redis.call('TIME')";

@@ -3,7 +3,11 @@
 
 use std::sync::Arc;
 
-use tallygate::{Decision, Effect, Mode, Settlement, Source, Status, StoreError, Taking, Timestamp, Verb};
+use tallygate::call::{Effect, Settlement, Taking, Verb};
+use tallygate::clock::Timestamp;
+use tallygate::decision::Source;
+use tallygate::policy::Mode;
+use tallygate::{Decision, Status, StoreError};
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout_at};
@@ -129,7 +133,7 @@ impl Split {
         // Each slot has the clock of its own server. The earliest is used, from which no refund can profit.
         let mut decided_at: Option<Timestamp> = None;
         for (place, asked) in self.asked.iter().enumerate() {
-            let lost = || StoreError::Ambiguous { reason: "the task of one slot ended without an answer".to_owned() };
+            let lost = || StoreError::ambiguous("the task of one slot ended without an answer".to_owned());
             let part = parts[place].as_ref();
             match part.map_or_else(|| Err(lost()), |part| part.answer.clone()) {
                 Ok(status) => {
@@ -156,7 +160,7 @@ impl Split {
 }
 
 fn too_late() -> StoreError {
-    StoreError::Ambiguous { reason: "the deadline passed before every slot had answered".to_owned() }
+    StoreError::ambiguous("the deadline passed before every slot had answered".to_owned())
 }
 
 /// Awaits runs whose answers are not needed.
@@ -171,7 +175,7 @@ async fn collect(runs: &mut Runs, parts: &mut [Option<Part>]) {
             parts[place] = Some(match &answer {
                 Ok(decision) => Part {
                     answer: decision.failure(at).map_or(Ok(decision.statuses()[at]), |error| Err(error.clone())),
-                    decided_at: decision.decided_at(),
+                    decided_at: decision.decided_at().unwrap_or(Timestamp::from_micros(0)),
                 },
                 Err(error) => Part { answer: Err(error.clone()), decided_at: Timestamp::from_micros(0) },
             });

@@ -3,7 +3,9 @@
 use std::fmt;
 use std::sync::Arc;
 
-use tallygate::{Call, Check, Decision, Effect, Key, Store, StoreError, Verb};
+use tallygate::call::{Call, Effect, Verb};
+use tallygate::store::StoreErrorKind;
+use tallygate::{Check, Decision, Key, Store, StoreError};
 use tokio::sync::oneshot;
 
 use crate::builder::{ConnectError, RedisStoreBuilder};
@@ -35,7 +37,7 @@ pub(crate) struct Engine {
     pub(crate) prefix: String,
     pub(crate) scripts: Scripts,
     #[cfg(feature = "manual-clock")]
-    pub(crate) clock: Option<tallygate::ManualClock>,
+    pub(crate) clock: Option<tallygate::clock::ManualClock>,
 }
 
 impl RedisStore {
@@ -76,7 +78,7 @@ impl RedisStore {
         let (sender, answer) = oneshot::channel();
         let split = Split { engine: Arc::clone(engine), verb, denied, asked, together, deadline };
         tokio::spawn(split.run(sender));
-        let lost = |_| StoreError::Ambiguous { reason: "the runtime is shutting down".to_owned() };
+        let lost = |_| StoreError::ambiguous("the runtime is shutting down".to_owned());
         answer.await.map_err(lost)?
     }
 }
@@ -163,23 +165,21 @@ impl Engine {
         if missing.is_empty() {
             return Ok(());
         }
-        Err(StoreError::Refused {
-            reason: "the user may not run some commands of the scripts".to_owned(),
-            remedy: format!("add the missing rules: ACL SETUSER <user> {}", missing.join(" ")),
-        })
+        Err(StoreError::refused(
+            "the user may not run some commands of the scripts".to_owned(),
+            format!("add the missing rules: ACL SETUSER <user> {}", missing.join(" ")),
+        ))
     }
 }
 
 /// Names the keys to inspect when a script could not read a state.
 fn naming(error: StoreError, keys: &[impl AsRef<str>]) -> StoreError {
-    match error {
-        StoreError::Corrupt { reason } => {
-            let keys: Vec<&str> = keys.iter().map(AsRef::as_ref).collect();
-            let keys = keys.join(", ");
-            corrupt(&format!("{reason} (inspect {keys}: reset the state, or delete the key)"))
-        }
-        other => other,
+    if error.kind() != StoreErrorKind::Corrupt {
+        return error;
     }
+    let keys: Vec<&str> = keys.iter().map(AsRef::as_ref).collect();
+    let (reason, keys) = (error.reason(), keys.join(", "));
+    corrupt(&format!("{reason} (inspect {keys}: reset the state, or delete the key)"))
 }
 
 impl fmt::Debug for RedisStore {

@@ -305,7 +305,7 @@ fn unescape(text: &str) -> Result<String, UrlError> {
 
 /// The closest scheme; `redis` if none is close.
 fn nearest_scheme(written: &str) -> &'static str {
-    let distances = SCHEMES.iter().map(|(name, ..)| (tallygate::edit_distance(written, name), *name));
+    let distances = SCHEMES.iter().map(|(name, ..)| (tallygate::words::edit_distance(written, name), *name));
     let alike = |(distance, name): &(usize, &str)| 2 * distance <= name.len();
     distances.filter(alike).min_by_key(|(distance, _)| *distance).map_or("redis", |(_, name)| name)
 }

@@ -1,7 +1,11 @@
 //! Encodes checks for the scripts, and decodes their replies.
 
 use redis::Value;
-use tallygate::{Check, Decision, Limit, Mode, Source, Status, StoreError, Timestamp, Verb};
+use tallygate::call::Verb;
+use tallygate::clock::Timestamp;
+use tallygate::decision::Source;
+use tallygate::policy::Mode;
+use tallygate::{Check, Decision, Limit, Status, StoreError};
 
 use crate::connection::Failure;
 
@@ -42,9 +46,10 @@ impl Asked {
     pub(crate) fn head(&self, into: &mut Vec<u8>) {
         into.extend_from_slice(self.kind.as_bytes());
         into.push(match self.mode {
-            Mode::Enforce => b'e',
             Mode::Quota => b'q',
             Mode::Shadow => b's',
+            // A mode that this version does not know must not let calls pass.
+            _ => b'e',
         });
         into.push(if self.drains { b'd' } else { b'-' });
         into.push(if self.hopeless { b'h' } else { b'-' });
@@ -105,9 +110,9 @@ pub(crate) fn read_call(reply: &Value, verb: Verb, asked: &[Asked]) -> Result<De
 /// The reply of a twin that cannot read a state: `!` and the version of the state, or `?` and an error.
 fn unreadable(text: &[u8]) -> StoreError {
     match text {
-        [b'!', version] if NEWER.contains(version) => StoreError::NewerFormat {
-            reason: format!("its format version is {version}, but this version reads only {VERSION}"),
-        },
+        [b'!', version] if NEWER.contains(version) => {
+            StoreError::newer_format(format!("its format version is {version}, but this version reads only {VERSION}"))
+        }
         [b'?', error @ ..] => Failure::of_error(&String::from_utf8_lossy(error)).at(&"the server"),
         _ => corrupt("the state has an unknown format"),
     }
@@ -179,12 +184,14 @@ fn double(number: u64) -> [u8; 8] {
 }
 
 pub(crate) fn corrupt(reason: &str) -> StoreError {
-    StoreError::Corrupt { reason: reason.to_owned() }
+    StoreError::corrupt(reason.to_owned())
 }
 
 #[cfg(test)]
 mod tests {
     use tallygate::Key;
+
+    use tallygate::store::StoreErrorKind;
 
     use super::*;
 
@@ -206,11 +213,14 @@ mod tests {
             Value::BulkString(b"!\x01".to_vec()),
         ] {
             for answer in read(&reply) {
-                assert!(matches!(answer, Err(StoreError::Corrupt { .. })), "{reply:?}: {answer:?}");
+                assert!(
+                    answer.as_ref().is_err_and(|error| error.kind() == StoreErrorKind::Corrupt),
+                    "{reply:?}: {answer:?}"
+                );
             }
         }
         let [newer, also] = read(&Value::BulkString(b"!\x02".to_vec()));
-        assert!(matches!(newer, Err(StoreError::NewerFormat { .. })) && newer == also);
+        assert!(newer.as_ref().is_err_and(|error| error.kind() == StoreErrorKind::NewerFormat) && newer == also);
         let whole = [&[1], 1.0_f64.to_le_bytes().as_slice(), &[0; 24]].concat();
         assert!(read_check(&Value::BulkString(whole), &check).unwrap().allowed());
     }

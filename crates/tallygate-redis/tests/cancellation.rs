@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tallygate::{Stores, Verb};
+use tallygate::call::Verb;
+use tallygate::policy::Stores;
 use tallygate_redis::RedisStore;
 use tallygate_testkit::cancellation::{
     Case, Matrix, Scene, Stored, Then, every_key_expires, policies, refund_of_verdict, wait, ways,

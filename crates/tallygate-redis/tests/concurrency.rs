@@ -6,8 +6,9 @@ use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::Duration;
 
+use tallygate::clock::Timestamp;
 use tallygate::history::Record;
-use tallygate::{Algorithm, Limit, Timestamp};
+use tallygate::{Algorithm, Limit};
 use tallygate_testkit::{Cluster, Flavour, Server, valkey_available};
 
 use crate::support::{every_key_expires, flavours, patient, replays, used, within_bound, yearly};
@@ -81,7 +82,7 @@ fn lines_until(output: &mut impl BufRead, last: &str) -> Vec<String> {
 /// at once.
 async fn exactly_the_limit(url: &str) {
     let mut workers = Workers::start(url);
-    for algorithm in Algorithm::ALL {
+    for &algorithm in Algorithm::ALL {
         let whole = yearly(algorithm, 2000);
         let records: Vec<Record> =
             workers.run(&format!("{algorithm}|{whole}")).into_iter().map(|(_, record)| record).collect();

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use tallygate::{Limiter, ManualClock, Timestamp};
+use tallygate::Limiter;
+use tallygate::clock::{ManualClock, Timestamp};
 use tallygate_redis::RedisStore;
 use tallygate_testkit::conformance::{self, Rig};
 use tallygate_testkit::{Cluster, Flavour, Server, valkey_or_skip};

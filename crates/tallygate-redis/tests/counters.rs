@@ -3,8 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use tallygate::counter::{CounterError, CounterValue, Counters};
 use tallygate::history::SERVER_STEP_BACK;
-use tallygate::{Counter, CounterError, CounterValue, Counters, MemoryStore};
+use tallygate::store::StoreErrorKind;
+use tallygate::{Counter, MemoryStore};
 use tallygate_redis::RedisStore;
 use tallygate_testkit::Server;
 use tallygate_testkit::random::Random;
@@ -259,7 +261,7 @@ async fn foreign_values() {
         server.command(&["LPUSH", key, "x"]).ok();
         for call in [Call::Incr, Call::Float(0.5), Call::Get] {
             let answer = call.ask(&counter).await;
-            let corrupt = matches!(answer, Err(CounterError::Store(tallygate::StoreError::Corrupt { .. })));
+            let corrupt = matches!(&answer, Err(CounterError::Store(error)) if error.kind() == StoreErrorKind::Corrupt);
             assert!(corrupt, "{call:?} on a list: {answer:?}");
         }
         assert_eq!(server.command(&["LLEN", key]).int(), 1);

@@ -3,7 +3,8 @@
 use std::collections::HashSet;
 use std::time::Duration;
 
-use tallygate::{Algorithm, Check, CheckError, Key, Limit, StoreError};
+use tallygate::store::StoreErrorKind;
+use tallygate::{Algorithm, Check, CheckError, Key, Limit};
 use tallygate_testkit::{Cluster, Flavour, valkey_available};
 use tokio::task::JoinSet;
 
@@ -36,7 +37,7 @@ async fn slots_that_move_under_load_change_no_answer() {
     let limiter = patient(&cluster.url()).await;
     let subjects = ["hot", "warm", "tepid", "cold"];
     let mut loads = Vec::new();
-    for (number, algorithm) in Algorithm::ALL.into_iter().enumerate() {
+    for (number, algorithm) in Algorithm::ALL.iter().copied().enumerate() {
         let short = Limit::builder(60, Duration::from_millis(100)).algorithm(algorithm).build().unwrap();
         for (policy, limit) in [("moved", yearly(algorithm, 2000)), ("short", short)] {
             let subject = subjects[number % subjects.len()];
@@ -96,11 +97,12 @@ async fn half_moved_slots_answer_with_ask_and_tryagain() {
         let error = hasty.check_all(checks).await.unwrap_err();
         match &error {
             // The last reply before the deadline, of the one server or the other.
-            CheckError::Store(StoreError::Unavailable { reason }) => {
+            CheckError::Store(error) if error.kind() == StoreErrorKind::Unavailable => {
+                let reason = error.reason();
                 assert!(reason.contains("TRYAGAIN") || reason.contains("redirected the call to"), "{reason}");
             }
             // Too late, on a busy machine.
-            CheckError::Store(StoreError::Ambiguous { .. }) => {}
+            CheckError::Store(error) if error.kind() == StoreErrorKind::Ambiguous => {}
             _ => panic!("{error:?}"),
         }
     };
@@ -160,7 +162,7 @@ async fn a_denied_call_over_several_slots_gives_everything_back() {
     let cluster = Cluster::start(valkey_if_possible(), 3, 0);
     let limiter = patient(&cluster.url()).await;
     strange_subjects_keep_apart(&cluster, &limiter).await;
-    for algorithm in Algorithm::ALL {
+    for &algorithm in Algorithm::ALL {
         let (wide, narrow) = (yearly(algorithm, 100), yearly(algorithm, 10));
         let name = algorithm.name();
         let asked = [check(name, "tenant", &wide), check(name, "other", &wide), check(name, "user", &narrow)];

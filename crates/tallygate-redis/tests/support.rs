@@ -4,8 +4,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
+use tallygate::check::Receipt;
+use tallygate::clock::Timestamp;
 use tallygate::history::{self, Record};
-use tallygate::{Algorithm, Check, CheckError, Cost, Key, Limit, Limiter, Receipt, Store, StoreError, Timestamp};
+use tallygate::store::StoreErrorKind;
+use tallygate::{Algorithm, Check, CheckError, Cost, Key, Limit, Limiter, Store, StoreError};
 use tallygate_redis::{RedisStore, RedisStoreBuilder};
 use tallygate_testkit::wait::PATIENCE;
 use tallygate_testkit::{Flavour, Reply, Server, valkey_available};
@@ -53,7 +56,7 @@ pub fn units(cost: u64) -> Cost {
 /// Units of `limit` used by `subject`, as a peek reports them.
 pub async fn used<S: Store>(limiter: &Limiter<S>, policy: &str, subject: &[u8], limit: &Limit) -> u64 {
     let check = Check::new(Key::new(policy, subject).unwrap(), limit);
-    let peeked = limiter.peek(&[check]).await.unwrap();
+    let peeked = limiter.peek(check).await.unwrap();
     limit.capacity() - peeked.binding().remaining()
 }
 
@@ -142,7 +145,7 @@ impl Answers {
 
     /// Calls that may have been charged without an answer.
     pub fn ambiguous(&self) -> u64 {
-        self.errors.iter().filter(|error| matches!(error, StoreError::Ambiguous { .. })).count() as u64
+        self.errors.iter().filter(|error| error.kind() == StoreErrorKind::Ambiguous).count() as u64
     }
 
     pub fn merge(&mut self, other: Self) {
@@ -173,7 +176,7 @@ impl Answers {
     #[track_caller]
     pub fn only_outages(&self) {
         for error in &self.errors {
-            let outage = matches!(error, StoreError::Unavailable { .. } | StoreError::Ambiguous { .. });
+            let outage = matches!(error.kind(), StoreErrorKind::Unavailable | StoreErrorKind::Ambiguous);
             assert!(outage, "not the word of a lost server: {error:?}");
         }
     }

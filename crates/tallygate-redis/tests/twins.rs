@@ -5,9 +5,10 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
-use tallygate::{
-    Algorithm, Call, Check, Decision, EncodedState, ManualClock, MemoryStore, Store, StoreError, Timestamp, Verb,
-};
+use tallygate::algorithm::EncodedState;
+use tallygate::call::{Call, Verb};
+use tallygate::clock::{ManualClock, Timestamp};
+use tallygate::{Algorithm, Check, Decision, MemoryStore, Store, StoreError};
 use tallygate_redis::RedisStore;
 use tallygate_testkit::traces::{Inspected, Stored, Trace};
 use tallygate_testkit::{Connection, Flavour, Reply, Server, valkey_available};
@@ -38,7 +39,7 @@ async fn compare(flavour: Flavour, steps: usize) {
     let servers = [(); CONNECTIONS].map(|()| Arc::new(Server::of(flavour).start()));
     let only = std::env::var("TALLYGATE_TWINS_ALGORITHM").ok();
     for algorithm in
-        Algorithm::ALL.into_iter().filter(|algorithm| only.as_deref().is_none_or(|only| only == algorithm.name()))
+        Algorithm::ALL.iter().copied().filter(|algorithm| only.as_deref().is_none_or(|only| only == algorithm.name()))
     {
         let stretches = steps.div_ceil(STRETCH);
         let next = Arc::new(AtomicUsize::new(0));

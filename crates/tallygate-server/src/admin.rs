@@ -11,7 +11,8 @@ use axum::routing::{get, post};
 use http::header::CONTENT_TYPE;
 use http::{HeaderValue, Method};
 use serde_json::{Value, json};
-use tallygate::Policy;
+use tallygate::Limit;
+use tallygate::policy::{Description, Policy};
 use tallygate_http::{Problem, ProblemCode};
 
 use crate::app::App;
@@ -62,16 +63,23 @@ async fn metrics(State(admin): State<Admin>) -> Response {
 async fn config(State(admin): State<Admin>) -> Response {
     let files = admin.reloader.files().await;
     let loaded = admin.sources.app.policies.load();
-    let policies: Vec<Value> = loaded.written().map(|(policy, _)| describe(policy)).collect();
+    let described = loaded.set.domains().iter().flat_map(|domain| domain.matcher().describe());
+    let policies: Vec<Value> = described.map(|(policy, description)| describe(&policy, &description)).collect();
     let store = admin.sources.app.store().place();
     ok(&json!({"generation": loaded.generation, "store": store, "files": files, "policies": policies}))
 }
 
-fn describe(policy: &Policy) -> Value {
+fn describe(policy: &Policy, description: &Description) -> Value {
+    let written = |limit: Option<&Limit>| limit.map_or("unlimited".to_owned(), ToString::to_string);
+    let overrides = description.overrides.iter();
+    let overrides = overrides.map(|(conditions, limit)| json!({"match": conditions, "limit": written(limit.as_ref())}));
     json!({
         "domain": policy.domain(),
         "name": policy.name(),
-        "limit": policy.limit().map_or("unlimited".to_owned(), ToString::to_string),
+        "match": description.conditions,
+        "partition": description.partition,
+        "overrides": overrides.collect::<Vec<_>>(),
+        "limit": written(policy.limit()),
         "algorithm": policy.limit().map(|limit| limit.algorithm().name()),
         "mode": policy.mode().name(),
         "on_error": policy.on_error().name(),

@@ -1,6 +1,7 @@
 //! What a call is answered, whichever edge writes it.
 
-use tallygate::{CheckError, Decision, Domain, PolicySet, Verdict};
+use tallygate::policy::{Domain, PolicySet, Verdict};
+use tallygate::{CheckError, Decision};
 
 use crate::question::AdHoc;
 
@@ -35,7 +36,7 @@ impl Answer<'_> {
 impl AnswerError {
     pub(crate) fn unknown_domain(set: &PolicySet, domain: &str) -> Self {
         let known: Vec<&str> = set.domains().iter().map(Domain::name).collect();
-        let hint = match tallygate::nearest(domain, &known) {
+        let hint = match tallygate::words::nearest(domain, &known) {
             Some(near) => format!("did you mean `{near}`?"),
             None if known.is_empty() => "there are no policies.".to_owned(),
             None => {

@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
-use tallygate::{Call, CheckError, Evaluation, MemoryStore, PolicySet, Stores};
+use tallygate::call::Call;
+use tallygate::policy::{Evaluation, PolicySet, Stores};
+use tallygate::{CheckError, MemoryStore};
 use tallygate_http::{Dialect, Trust};
 use tokio::sync::watch;
 use tokio::time::Instant;

@@ -2,7 +2,11 @@
 
 use std::time::Duration;
 
-use tallygate::{CheckError, Effect, Outcome, Source, StoreError, Verdict, words};
+use tallygate::call::Effect;
+use tallygate::decision::Source;
+use tallygate::policy::{Outcome, Verdict};
+use tallygate::words::words;
+use tallygate::{CheckError, StoreError};
 
 use crate::answer::{Answer, AnswerError};
 use crate::question::{About, Question};
@@ -75,7 +79,7 @@ impl<'a> Asked<'a> {
             Ok(Answer::Verdict(verdict)) => match verdict.outcome() {
                 Outcome::Allowed => CallOutcome::Allowed,
                 Outcome::Denied => CallOutcome::Denied,
-                Outcome::Unavailable => CallOutcome::Unavailable,
+                _ => CallOutcome::Unavailable,
             },
             Ok(Answer::Decision(_, decision)) if !decision.allowed() => CallOutcome::Denied,
             Ok(_) => CallOutcome::Allowed,

@@ -18,7 +18,9 @@ use axum::response::Response;
 use axum::routing::{get, post};
 use http::header::{AUTHORIZATION, CONTENT_TYPE};
 use http::{HeaderMap, HeaderValue, Method, Uri};
-use tallygate::{CheckError, InvalidCheck, StoreError, Verb};
+use tallygate::call::{InvalidCheck, Verb};
+use tallygate::store::StoreErrorKind;
+use tallygate::{CheckError, StoreError};
 use tallygate_http::{Problem, ProblemCode};
 
 use crate::answer::AnswerError;
@@ -90,7 +92,7 @@ async fn openapi(document: &'static str) -> Response {
 async fn not_found(own: &[(&str, &str)], others: &[(&str, &str)], other_listener: &str, uri: Uri) -> Refused {
     let known: Vec<&str> = own.iter().map(|(path, _)| *path).collect();
     let elsewhere = others.iter().any(|(path, _)| *path == uri.path());
-    let detail = match tallygate::nearest(uri.path(), &known) {
+    let detail = match tallygate::words::nearest(uri.path(), &known) {
         _ if elsewhere => format!("`{}` is served by the {other_listener} listener, not by this one.", uri.path()),
         Some(near) => format!("There is nothing here: did you mean `{near}`?"),
         None => "There is nothing here: GET /openapi.json describes what this listener serves.".to_owned(),
@@ -133,10 +135,10 @@ fn authorize_check(app: &App, headers: &HeaderMap) -> Result<(), Problem> {
 
 /// The store could not answer, and the call has no policy with an `on_error`. The details are in the log, not in the answer.
 fn store_problem(error: &StoreError) -> Problem {
-    let detail = match error {
-        StoreError::Ambiguous { .. } => "The store did not answer in time; the call may have been charged.",
-        StoreError::Overloaded { .. } => "Too many calls are under way; nothing was charged.",
-        StoreError::Corrupt { .. } => "The store holds a value that Tallygate did not write.",
+    let detail = match error.kind() {
+        StoreErrorKind::Ambiguous => "The store did not answer in time; the call may have been charged.",
+        StoreErrorKind::Overloaded => "Too many calls are under way; nothing was charged.",
+        StoreErrorKind::Corrupt => "The store holds a value that Tallygate did not write.",
         _ => "The store cannot answer now; nothing was charged.",
     };
     Problem::new(ProblemCode::StoreUnavailable, detail)

@@ -43,7 +43,6 @@ pub mod listen {
     pub use crate::http::serve;
 }
 
-#[doc(hidden)] // For tests only, not a public API.
 pub mod proto;
 
 pub use histogram::Histogram;

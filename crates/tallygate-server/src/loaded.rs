@@ -4,7 +4,10 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use tallygate::{Domain, Mode, OnError, Policy, PolicySet, Ruling, Source, Verb, Verdict, words};
+use tallygate::call::Verb;
+use tallygate::decision::Source;
+use tallygate::policy::{Domain, Mode, OnError, Policy, PolicySet, Ruling, Verdict};
+use tallygate::words::words;
 
 use crate::decision_event::{CallOutcome, DecisionEvent};
 
@@ -13,8 +16,8 @@ use crate::decision_event::{CallOutcome, DecisionEvent};
 pub(crate) struct Loaded {
     pub(crate) set: PolicySet,
     pub(crate) generation: u64,
-    /// One for each policy, in the order of [`PolicySet::policies`].
-    pub(crate) counters: Vec<Arc<PolicyCounters>>,
+    /// By [`Policy::key_name`].
+    counters: HashMap<String, Arc<PolicyCounters>>,
 }
 
 words! {
@@ -60,20 +63,20 @@ pub(crate) struct PolicyCounters {
 impl Loaded {
     /// `set`, which replaces `before`.
     pub(crate) fn new(set: PolicySet, before: Option<&Self>) -> Self {
-        let mut known: HashMap<(&str, &str), &Arc<PolicyCounters>> = HashMap::new();
-        if let Some(before) = before {
-            let policies = before.set.policies().map(|policy| (policy.domain(), policy.name()));
-            known.extend(policies.zip(&before.counters));
-        }
-        let counters = set.policies().map(|policy| known.get(&(policy.domain(), policy.name())).copied().cloned());
-        let counters = counters.map(Option::unwrap_or_default).collect();
+        let counters = all_policies(&set).map(|policy| {
+            let known = before.and_then(|before| before.counters.get(policy.key_name()));
+            (policy.key_name().to_owned(), known.cloned().unwrap_or_default())
+        });
+        let counters = counters.collect();
         Self { set, counters, generation: before.map_or(1, |before| before.generation + 1) }
     }
 
     pub(crate) fn observe(&self, event: &DecisionEvent<'_>) {
         let allowed = event.outcome == CallOutcome::Allowed;
         for ruling in event.asked.and_then(|asked| asked.verdict()).into_iter().flat_map(Verdict::states) {
-            self.counters[ruling.place()].count(ruling, allowed);
+            if let Some(counters) = self.counters.get(ruling.policy().key_name()) {
+                counters.count(ruling, allowed);
+            }
         }
     }
 
@@ -81,7 +84,7 @@ impl Loaded {
     pub(crate) fn changes_since(&self, before: &Self) -> Changes {
         let by_name = |set: &Self| -> BTreeMap<String, Arc<Policy>> {
             let named = |policy: &Arc<Policy>| (format!("{}/{}", policy.domain(), policy.name()), Arc::clone(policy));
-            set.written().map(|(policy, _)| named(policy)).collect()
+            set.set.policies().map(named).collect()
         };
         let (old, new) = (by_name(before), by_name(self));
         let changed = |(name, policy): &(&String, &Arc<Policy>)| old.get(*name).is_some_and(|old| old != *policy);
@@ -100,10 +103,16 @@ impl Loaded {
         }
     }
 
-    /// The policies of the files with their counters, without the internal one for limits that requests carry.
-    pub(crate) fn written(&self) -> impl Iterator<Item = (&Arc<Policy>, &Arc<PolicyCounters>)> {
-        self.set.policies().zip(&self.counters).filter(|(policy, _)| policy.name() != Domain::REQUESTED)
+    /// The policies with their counters. Those for limits that requests carry are listed once they are used.
+    pub(crate) fn counted(&self) -> impl Iterator<Item = (&Arc<Policy>, &PolicyCounters)> {
+        let counted = all_policies(&self.set).map(|policy| (policy, &*self.counters[policy.key_name()]));
+        counted.filter(|(policy, counters)| policy.name() != Domain::REQUESTED || counters.is_used())
     }
+}
+
+/// The policies of the files, and of each domain the one for limits that requests carry.
+fn all_policies(set: &PolicySet) -> impl Iterator<Item = &Arc<Policy>> {
+    set.domains().iter().flat_map(|domain| domain.policies().iter().chain([domain.requested()]))
 }
 
 /// What a reload changed: names with commas between them, or `None`.
@@ -166,7 +175,7 @@ impl PolicyCounters {
         counted.filter(move |(outcome, count)| *count > 0 || outcome.is_shadow() == shadow)
     }
 
-    pub(crate) fn is_used(&self) -> bool {
+    fn is_used(&self) -> bool {
         self.decisions.iter().flatten().chain([&self.refunded]).any(|count| count.load(Relaxed) > 0)
     }
 }
@@ -194,15 +203,15 @@ fn is_near(ruling: &Ruling) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use tallygate::{Rule, Rules};
+    use tallygate::policy::Rule;
 
     use super::*;
 
     fn loaded(policies: &[(&str, &str, &str)]) -> Loaded {
-        let policy = |&(name, limit, _): &(&str, &str, &str)| Policy::new(name, "api", limit.parse().ok()).unwrap();
-        let rule = |&(.., partition): &(&str, &str, &str)| Rule::new().partition(partition);
-        let rules = Rules(policies.iter().map(rule).collect());
-        let domain = Domain::new("api", policies.iter().map(policy).collect(), Box::new(rules));
+        let rule = |&(name, limit, partition): &(&str, &str, &str)| {
+            (Policy::new(name, "api", limit).unwrap(), Rule::new().partition(partition))
+        };
+        let domain = Domain::new("api", policies.iter().map(rule)).unwrap();
         Loaded::new(PolicySet::new(vec![domain]).unwrap(), None)
     }
 

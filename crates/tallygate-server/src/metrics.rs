@@ -6,7 +6,7 @@ mod text;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use tallygate::{Domain, Policy};
+use tallygate::policy::Policy;
 
 use crate::accept::ListenStats;
 use crate::answer::AnswerError;
@@ -77,13 +77,10 @@ impl Sources {
 
     fn policies(&self, page: &mut Exposition) {
         let loaded = self.app.policies.load();
-        // With the labels that all samples of a policy have. The internal policy of limits that requests carry is shown once
-        // it is used.
+        // With the labels that all samples of a policy have.
         let policies = || {
-            let internal = |policy: &Policy| policy.name() == Domain::REQUESTED;
-            let policies = loaded.set.policies().zip(&loaded.counters);
-            let shown = policies.filter(move |(policy, counters)| !internal(policy) || counters.is_used());
-            shown.map(|(policy, counters)| ([("domain", policy.domain()), ("policy", policy.name())], policy, counters))
+            let labels = |policy| [("domain", Policy::domain(policy)), ("policy", policy.name())];
+            loaded.counted().map(move |(policy, counters)| (labels(policy), policy, counters))
         };
         let limits = || policies().filter_map(|(labels, policy, _)| Some((labels, policy.limit()?)));
         page.counter(

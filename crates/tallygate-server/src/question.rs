@@ -1,6 +1,10 @@
 //! What a call asks, whichever edge reads it.
 
-use tallygate::{Action, Ask, Check, Cost, Descriptor, Key, KeyError, Limit, Timestamp, Verb};
+use tallygate::call::Verb;
+use tallygate::clock::Timestamp;
+use tallygate::key::KeyError;
+use tallygate::policy::{Action, Ask, Descriptor};
+use tallygate::{Check, Cost, Key, Limit};
 
 #[derive(Debug)]
 pub(crate) struct Question {
@@ -38,8 +42,8 @@ impl Question {
         cost: Cost,
         charged_at: Option<Timestamp>,
     ) -> Self {
-        let action = Action { verb, cost, charged_at };
-        let asks = descriptors.into_iter().map(|descriptor| Ask { descriptor, action, limit: None }).collect();
+        let action = Action::new(verb, cost).with_charged_at(charged_at);
+        let asks = descriptors.into_iter().map(|descriptor| Ask::new(descriptor, action)).collect();
         Self { verb, about: About::Policies { domain, asks } }
     }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-use tallygate::Clock;
+use tallygate::clock::Clock;
 use tallygate_config::{Config, Finding, Findings};
 use tokio::sync::{Mutex, Notify};
 use tokio::task::spawn_blocking;

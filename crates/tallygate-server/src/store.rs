@@ -13,9 +13,9 @@ mod stats;
 
 use std::sync::{Arc, OnceLock};
 
-use tallygate::{
-    Call, CounterError, CounterName, CounterOp, CounterValue, Counters, Decision, MemoryStore, Store, StoreError,
-};
+use tallygate::call::Call;
+use tallygate::counter::{CounterError, CounterName, CounterOp, CounterValue, Counters};
+use tallygate::{Decision, MemoryStore, Store, StoreError};
 use tallygate_redis::{AnyStore, ConnectError, RedisStore, Sweep};
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
@@ -66,7 +66,7 @@ impl ServedStore {
         let server = RedisStore::builder(&spec.store).prefix(&spec.prefix).deadline(spec.deadline);
         server.validate()?;
         let reason = format!("not connected to {place} yet");
-        let mut served = Self::new(place, Err(StoreError::Unavailable { reason }));
+        let mut served = Self::new(place, Err(StoreError::unavailable(reason)));
         served._tasks.spawn(probe::run(Arc::clone(&served.parts), server));
         if !spec.audit_every.is_zero() {
             served._tasks.spawn(audit::run(Arc::clone(&served.parts), spec.store, sweep, spec.audit_every));

@@ -12,7 +12,7 @@ mod tests;
 use std::io::{IsTerminal, Write};
 use std::time::SystemTime;
 
-use tallygate::words;
+use tallygate::words::words;
 use tracing_subscriber::layer::SubscriberExt;
 
 #[cfg(feature = "otlp")]

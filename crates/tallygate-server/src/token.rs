@@ -3,7 +3,7 @@
 use std::fmt;
 
 use sha2::{Digest, Sha256};
-use tallygate::words;
+use tallygate::words::words;
 
 words! {
     /// What a token may do.

@@ -9,7 +9,9 @@ use std::thread;
 use std::time::Duration;
 
 use serde_json::{Map, Value, json};
-use tallygate::{Cost, Descriptor, Verb};
+use tallygate::Cost;
+use tallygate::call::Verb;
+use tallygate::policy::Descriptor;
 use tallygate_server::proto::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
 use tallygate_server::proto::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::Entry;
 use tallygate_server::proto::envoy::service::ratelimit::v3::RateLimitRequest;

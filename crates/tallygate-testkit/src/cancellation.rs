@@ -14,7 +14,10 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
 use std::time::Duration;
 
-use tallygate::{Call, Cost, Effect, Limiter, PolicySet, Receipt, Store, Stores, Verb};
+use tallygate::call::{Call, Effect, Verb};
+use tallygate::check::Receipt;
+use tallygate::policy::{PolicySet, Stores};
+use tallygate::{Cost, Limiter, Store};
 
 use crate::resp::Reply;
 use crate::server::Server;
@@ -82,9 +85,9 @@ pub fn ways<S: Store + Clone>() -> [(&'static str, Way<S>); 3] {
             match (case.verb(), &checks[..]) {
                 (Verb::Check, [check]) => limiter.check(*check).await.map(drop),
                 (Verb::Check, checks) => limiter.check_all(checks).await.map(drop),
-                (Verb::Refund, [check]) => limiter.refund(Receipt::new(*check, check.cost, None)).await.map(drop),
+                (Verb::Refund, [check]) => limiter.refund(&[Receipt::new(*check, check.cost, None)]).await.map(drop),
                 (Verb::Reset, [check]) => limiter.reset(*check).await.map(drop),
-                (Verb::Peek, checks) => limiter.peek(checks).await.map(drop),
+                (Verb::Peek, checks) => limiter.peek_all(checks).await.map(drop),
                 (verb, checks) => Ok(Call::new(verb, checks)?.ask(&**limiter.store()).await.map(drop)?),
             }
         };

@@ -24,7 +24,7 @@ use crate::traces::{Opaque, Trace};
 
 /// Property 1, twins: the store answers like an embedded store that never drops a state.
 pub async fn twins<R: Rig>(rig: &R, seed: u64, steps: usize) {
-    for algorithm in Algorithm::ALL {
+    for &algorithm in Algorithm::ALL {
         let twin = MemoryStore::builder().clock(rig.clock().clone()).without_sweep().build();
         let trace = Trace::new(algorithm, seed, steps / Algorithm::ALL.len());
         let trace = if rig.forgets() { trace } else { trace.backward() };

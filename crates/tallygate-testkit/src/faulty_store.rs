@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use tallygate::{Call, Decision, MemoryStore, Store, StoreError, Verb};
+use tallygate::call::{Call, Verb};
+use tallygate::{Decision, MemoryStore, Store, StoreError};
 
 /// A wrapper around a store that can be switched off, or sometimes does not charge.
 #[derive(Debug)]
@@ -63,7 +64,7 @@ impl<S> FaultyStore<S> {
 impl<S: Store> Store for FaultyStore<S> {
     async fn call(&self, call: &Call<'_>) -> Result<Decision, StoreError> {
         if self.switch.0.load(Ordering::Relaxed) {
-            return Err(StoreError::Unavailable { reason: self.reason.clone() });
+            return Err(StoreError::unavailable(self.reason.clone()));
         }
         let number = self.calls.fetch_add(1, Ordering::Relaxed) + 1;
         let forgotten = call.verb() == Verb::Check && self.forgets.is_some_and(|every| number.is_multiple_of(every));

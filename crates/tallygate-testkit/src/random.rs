@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use tallygate::{Algorithm, Cost, Limit, LimitError};
+use tallygate::limit::LimitError;
+use tallygate::{Algorithm, Cost, Limit};
 
 /// SplitMix64. Also generates values worth trying: limits over their whole range, and costs at the edges.
 #[derive(Debug, Clone)]

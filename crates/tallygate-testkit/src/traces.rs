@@ -7,7 +7,9 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::future::Future;
 
-use tallygate::{Algorithm, Check, Decision, EncodedState, ManualClock, MemoryStore, Store, StoreError};
+use tallygate::algorithm::EncodedState;
+use tallygate::clock::ManualClock;
+use tallygate::{Algorithm, Check, Decision, MemoryStore, Store, StoreError};
 
 use crate::random::Random;
 use call::{Answer, Ask};
@@ -60,7 +62,7 @@ impl Inspected for MemoryStore {
 pub struct Opaque<'s, S>(pub &'s S);
 
 impl<S: Store> Store for Opaque<'_, S> {
-    async fn call(&self, call: &tallygate::Call<'_>) -> Result<Decision, StoreError> {
+    async fn call(&self, call: &tallygate::call::Call<'_>) -> Result<Decision, StoreError> {
         self.0.call(call).await
     }
 }

@@ -1,6 +1,8 @@
 //! A trace finds a store that answers differently.
 
-use tallygate::{Algorithm, Call, Check, Decision, ManualClock, MemoryStore, Store, StoreError, Timestamp};
+use tallygate::call::Call;
+use tallygate::clock::{ManualClock, Timestamp};
+use tallygate::{Algorithm, Check, Decision, MemoryStore, Store, StoreError};
 use tallygate_testkit::FaultyStore;
 use tallygate_testkit::traces::{Inspected, Stored, Trace};
 
@@ -22,7 +24,7 @@ impl Inspected for Careless {
 /// The trace must be able to fail.
 #[tokio::test]
 async fn a_store_that_differs_is_found() {
-    for (seed, algorithm) in (700..).zip(Algorithm::ALL) {
+    for (seed, &algorithm) in (700..).zip(Algorithm::ALL) {
         let clock = ManualClock::new(Timestamp::from_micros(1_700_000_000_000_000));
         let store = || MemoryStore::builder().clock(clock.clone()).without_sweep().build();
         let careless = Careless(FaultyStore::new(store()).forgetting_one_in(1000));

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use http::header::{GetAll, HeaderName, HeaderValue};
 use http::request::Parts;
 use http::{Extensions, Method};
-use tallygate::Subject;
+use tallygate::policy::Subject;
 use tallygate_http::{Prefixes, Trust, client_address, digest};
 
 use crate::diagnostics::Diagnostics;

@@ -5,9 +5,12 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use http::{HeaderMap, Method};
-use tallygate::{Action, Ask, Cost, Evaluation, Few, InvalidCheck, Status, Store, Stores, Verb, Verdict};
+use tallygate::call::{InvalidCheck, Verb};
+use tallygate::policy::{Action, Ask, Evaluation, Policy, Stores, Verdict};
+use tallygate::{Cost, Status, Store};
 
 use crate::request_view::RequestView;
+use crate::rule::Rule;
 use crate::settings::{Plan, Settings};
 
 /// The settings of a layer, and its stores.
@@ -33,8 +36,8 @@ impl<S: Store + 'static> Limits<S> {
     /// Inlined, without a verdict: verdicts are copied several times, and a status is small.
     #[inline(always)]
     pub(crate) fn try_fast(&self, request: RequestView<'_>) -> Option<Status> {
-        let Settings { plan: Plan::Rules { rules, compiled }, fast: true, .. } = &self.settings else { return None };
-        let [rule] = &rules[..] else { return None };
+        let Settings { plan: Plan::Rules { rules, .. }, fast: true, .. } = &self.settings else { return None };
+        let [(rule, policy)] = &rules[..] else { return None };
         // It may be a preflight.
         if *request.method == Method::OPTIONS {
             return None;
@@ -46,7 +49,7 @@ impl<S: Store + 'static> Limits<S> {
         if !known && rule.anonymous.is_some() {
             return None;
         }
-        compiled.check_now(&**self.stores.shared(), 0, &subject, Cost::ONE)
+        policy.check_now(&**self.stores.shared(), &subject, Cost::ONE)
     }
 
     /// Decides a request, at once if the store can; `None` if nothing limits it.
@@ -97,23 +100,17 @@ impl Settings {
         }
         let cost = self.cost.as_ref().map_or(Cost::ONE, |cost| cost(request.parts()));
         match &self.plan {
-            Plan::Rules { rules, compiled } => {
-                let matches = match &rules[..] {
-                    [rule] => Few::from(rule.found(0, request, &self.addresses)?),
-                    _ => rules
-                        .iter()
-                        .enumerate()
-                        .filter_map(|(at, rule)| rule.found(at, request, &self.addresses))
-                        .collect(),
-                };
+            Plan::Rules { rules, .. } => {
                 if rules.is_empty() {
                     self.addresses.diagnostics.no_rules();
                 }
-                let action = Action::new(Verb::Check, cost);
-                (!matches.is_empty()).then(|| compiled.evaluate_matches(matches, action))
+                let found = |(rule, policy): &(Rule, Arc<Policy>)| rule.found(policy, request, &self.addresses);
+                let mut matches = rules.iter().filter_map(found).peekable();
+                matches.peek()?;
+                Some(Evaluation::new(matches, Action::new(Verb::Check, cost)))
             }
             Plan::Policies { source, domain, describe } => {
-                let (ask, set) = (Ask::new(describe(request.parts()), cost), source());
+                let (ask, set) = (Ask::check(describe(request.parts()), cost), source());
                 match set.domain(domain) {
                     Some(domain) => Some(domain.evaluate(std::slice::from_ref(&ask))),
                     None => {

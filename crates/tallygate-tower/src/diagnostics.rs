@@ -6,7 +6,8 @@ use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 use http::header::{FORWARDED, HeaderMap, HeaderName};
-use tallygate::{PolicySet, StoreError};
+use tallygate::StoreError;
+use tallygate::policy::PolicySet;
 use tallygate_http::Trust;
 use tracing::subscriber::NoSubscriber;
 

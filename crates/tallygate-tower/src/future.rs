@@ -11,7 +11,9 @@ use http::header::{ACCESS_CONTROL_EXPOSE_HEADERS, CACHE_CONTROL, CONTENT_LENGTH}
 use http::{HeaderMap, HeaderValue, Request, Response, StatusCode};
 use http_body::Body;
 use pin_project_lite::pin_project;
-use tallygate::{InvalidCheck, Status, Store, Verdict};
+use tallygate::call::InvalidCheck;
+use tallygate::policy::Verdict;
+use tallygate::{Status, Store};
 use tower_service::Service;
 
 use crate::body::{RefusalBody, ResponseBody};
@@ -248,10 +250,11 @@ impl<S: Store + 'static> Limits<S> {
 impl Settings {
     /// Reports in headers what is left of the only rule.
     fn report_status<B>(&self, status: &Status, response: &mut Response<B>) {
-        if let Plan::Rules { compiled, .. } = &self.plan
+        if let Plan::Rules { rules, .. } = &self.plan
+            && let [(_, policy)] = &rules[..]
             && (self.headers.dialect().is_list() || !is_refused(response))
         {
-            self.headers.apply_allowed(0, &compiled.policies()[0], status, response.headers_mut());
+            self.headers.apply_allowed(policy, status, response.headers_mut());
         }
         self.expose(response.headers_mut());
     }

@@ -6,13 +6,14 @@ use std::sync::Arc;
 
 use http::request::Parts;
 use http::{Response, response};
-use tallygate::{Cost, Descriptor, LimitError, MemoryStore, PolicySet, Store, Stores, Verdict};
+use tallygate::limit::{IntoLimit, LimitError};
+use tallygate::policy::{Descriptor, PolicySet, Stores, Verdict};
+use tallygate::{Cost, MemoryStore, Store};
 use tallygate_http::{Dialect, Prefixes, Trust, VerdictHeaders};
 use tower_layer::Layer;
 
 use crate::body::RefusalBody;
 use crate::decide::Limits;
-use crate::limit::IntoLimit;
 use crate::refusal::Refusal;
 use crate::rule::Rule;
 use crate::service::RateLimited;
@@ -65,7 +66,7 @@ impl<S: Store> RateLimit<S> {
     #[must_use]
     pub fn rule(self, rule: Rule) -> Self {
         let (domain, mut rules) = match &self.limits.settings.plan {
-            Plan::Rules { rules, compiled } => (compiled.name().to_owned(), rules.clone()),
+            Plan::Rules { domain, rules } => (domain.clone(), rules.iter().map(|(rule, _)| rule.clone()).collect()),
             Plan::Policies { domain, .. } => (domain.clone(), Vec::new()),
         };
         rules.push(rule);
@@ -82,7 +83,7 @@ impl<S: Store> RateLimit<S> {
         }
         match &self.limits.settings.plan {
             Plan::Rules { rules, .. } => {
-                let plan = Plan::compile(domain, rules.clone());
+                let plan = Plan::compile(domain, rules.iter().map(|(rule, _)| rule.clone()).collect());
                 self.with(|settings| settings.plan = plan)
             }
             Plan::Policies { .. } => self,
@@ -95,7 +96,7 @@ impl<S: Store> RateLimit<S> {
     ///
     /// ```
     /// # use std::sync::Arc;
-    /// # use tallygate::{Descriptor, PolicySet};
+    /// # use tallygate::policy::{Descriptor, PolicySet};
     /// use tallygate_tower::{ClientAddress, RateLimit};
     ///
     /// # let set = Arc::new(PolicySet::default());
@@ -207,7 +208,7 @@ impl<S: Store> RateLimit<S> {
     /// How limits are reported in headers. Defaults to [`Dialect::Draft10`].
     #[must_use]
     pub fn headers(self, dialect: Dialect) -> Self {
-        self.with(|settings| settings.headers = VerdictHeaders::new(dialect, &[]))
+        self.with(|settings| settings.headers = VerdictHeaders::new(dialect, []))
     }
 
     /// Lets scripts of other origins read the headers, through `Access-Control-Expose-Headers`.
@@ -282,7 +283,7 @@ impl<S> fmt::Debug for RateLimit<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut layer = f.debug_struct("RateLimit");
         match &self.limits.settings.plan {
-            Plan::Rules { rules, compiled } => layer.field("domain", &compiled.name()).field("rules", rules),
+            Plan::Rules { domain, rules } => layer.field("domain", domain).field("rules", rules),
             Plan::Policies { domain, .. } => layer.field("domain", domain),
         };
         layer.finish_non_exhaustive()

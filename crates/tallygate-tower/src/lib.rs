@@ -23,7 +23,6 @@ mod decide;
 mod settings;
 
 mod caller;
-mod limit;
 mod request_view;
 mod rule;
 
@@ -40,13 +39,14 @@ pub use body::{RefusalBody, ResponseBody};
 pub use caller::{Caller, ClientAddress};
 pub use future::ResponseFuture;
 pub use layer::RateLimit;
-pub use limit::IntoLimit;
 pub use refusal::Refusal;
 pub use rule::Rule;
 pub use service::RateLimited;
 
 // What the settings of this middleware are written in.
-pub use tallygate::{Cost, Limit, LimitError, Mode, OnError, Verdict};
+pub use tallygate::limit::{IntoLimit, LimitError};
+pub use tallygate::policy::{Mode, OnError, Verdict};
+pub use tallygate::{Cost, Limit};
 pub use tallygate_http::{Dialect, ForwardedHeader, Prefixes, Trust, TrustedProxies};
 
 /// The examples of the README and the guides, compiled and run. Here, because the tests of this crate depend on all crates they use.

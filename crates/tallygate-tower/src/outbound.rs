@@ -7,12 +7,12 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-pub use tallygate::NotReady;
-use tallygate::{Check, Cost, Key, Limit, LimitError, Limiter, MemoryStore, Policy, Store, Subject};
+use tallygate::limit::{IntoLimit, LimitError};
+pub use tallygate::limiter::NotReady;
+use tallygate::policy::{Policy, Subject};
+use tallygate::{Check, Cost, Key, Limit, Limiter, MemoryStore, Store};
 use tower_layer::Layer;
 use tower_service::Service;
-
-use crate::limit::IntoLimit;
 
 /// Delays calls to a service until a limit has room for them. With a shared store, all processes together stay within the
 /// quota of a third party.
@@ -50,7 +50,7 @@ impl<Z> Throttle<Z> {
     /// If `name` is empty.
     #[track_caller]
     pub fn new(name: impl Into<String>, limit: impl IntoLimit, sleep: Z) -> Result<Self, LimitError> {
-        let Ok(policy) = Policy::new(name, "outbound", None) else { panic!("the name of the service is empty") };
+        let Ok(policy) = Policy::unlimited(name, "outbound") else { panic!("the name of the service is empty") };
         let limit = limit.into_limit()?;
         let (name, account) = (policy.key_name().to_owned(), Subject::new([]));
         let terms = Terms { name, account, limit, cost: Cost::ONE, patience: Duration::from_secs(30) };
@@ -122,6 +122,7 @@ impl<T: Clone, Z: Clone, S> Clone for Throttled<T, Z, S> {
 
 /// Why a call was not made, or how it failed.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum ThrottleError<E> {
     /// It would have had to wait for too long, or the store failed.
     #[error("{0}")]

@@ -5,7 +5,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::header::CONTENT_TYPE;
 use http::{HeaderMap, HeaderValue, Response, StatusCode};
-use tallygate::{Outcome, Verdict};
+use tallygate::policy::{Outcome, Verdict};
 use tallygate_http::{Problem, SOON, is_grpc, verdict_problem};
 
 use crate::grpc;

@@ -4,10 +4,11 @@ use std::fmt;
 use std::sync::Arc;
 
 use http::request::Parts;
-use tallygate::{Limit, LimitError, Match, Mode, OnError, Policy};
+use tallygate::Limit;
+use tallygate::limit::{IntoLimit, LimitError};
+use tallygate::policy::{CallerLimit, Match, Mode, OnError, Policy};
 
 use crate::caller::{Addresses, Caller};
-use crate::limit::IntoLimit;
 use crate::request_view::RequestView;
 
 type Chosen = Arc<dyn Fn(&Parts) -> Option<Limit> + Send + Sync>;
@@ -98,13 +99,14 @@ impl Rule {
         self.condition.is_some() || self.chosen.is_some() || self.caller.needs_parts()
     }
 
-    /// Subject and limit for this request; `None` if the rule does not apply. `at` is its index in the layer.
-    pub(crate) fn found(&self, at: usize, request: RequestView<'_>, addresses: &Addresses) -> Option<Match> {
+    /// Subject and limit for this request; `None` if the rule does not apply. `policy` is the compiled rule.
+    pub(crate) fn found(&self, policy: &Arc<Policy>, request: RequestView<'_>, addresses: &Addresses) -> Option<Match> {
         if self.condition.as_ref().is_some_and(|condition| !condition(request.parts())) {
             return None;
         }
         let (subject, known) = self.caller.subject(request, addresses);
-        Some(Match { policy: at, descriptor: 0, subject, limit: self.limit_of(request, known).map(Some) })
+        let limit = self.limit_of(request, known).map_or(CallerLimit::OfPolicy, CallerLimit::Override);
+        Some(Match::new(Arc::clone(policy), 0, subject).with_limit(limit))
     }
 
     /// The limit of this request, if it is not the rule's own.
@@ -117,7 +119,7 @@ impl Rule {
     }
 
     pub(crate) fn policy(&self, domain: &str, name: String) -> Policy {
-        let policy = Policy::new(name, domain, Some(self.limit.clone())).expect("both have a name");
+        let policy = Policy::new(name, domain, &self.limit).expect("both have a name");
         policy.with_mode(self.mode).with_on_error(self.on_error)
     }
 }

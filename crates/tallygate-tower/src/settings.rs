@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use http::request::Parts;
 use http::{Response, response};
-use tallygate::{Cost, Descriptor, Domain, PolicySet, Rules, Verdict};
+use tallygate::Cost;
+use tallygate::policy::{Descriptor, Policy, PolicySet, Verdict};
 use tallygate_http::VerdictHeaders;
 
 use crate::body::RefusalBody;
@@ -40,8 +41,8 @@ pub(crate) struct Settings {
 /// What limits a request.
 #[derive(Clone)]
 pub(crate) enum Plan {
-    /// The layer's own rules.
-    Rules { rules: Vec<Rule>, compiled: Arc<Domain> },
+    /// The layer's own rules, each with the policy that it is compiled to.
+    Rules { domain: String, rules: Vec<(Rule, Arc<Policy>)> },
     /// Policies of a set.
     Policies { source: PolicySource, domain: String, describe: Describe },
 }
@@ -79,26 +80,28 @@ impl Plan {
             let repeated = rules[..at].iter().any(|earlier| earlier.name == rule.name);
             names.extend(if repeated { numbered() } else { Some(rule.name.clone()) });
         }
-        let policies = rules.iter().zip(names).map(|(rule, name)| rule.policy(&domain, name)).collect();
-        // Rules are matched by request here, so the domain needs no matcher.
-        let compiled = Arc::new(Domain::new(domain, policies, Box::new(Rules::default())));
-        Self::Rules { rules, compiled }
+        let compile = |(rule, name): (Rule, String)| {
+            let policy = Arc::new(rule.policy(&domain, name));
+            (rule, policy)
+        };
+        let rules = rules.into_iter().zip(names).map(compile).collect();
+        Self::Rules { domain, rules }
     }
 }
 
 impl Settings {
     /// Computes the derived fields.
     pub(crate) fn derive(&mut self) {
-        let (rules, policies) = match &self.plan {
-            Plan::Rules { rules, compiled } => (&rules[..], compiled.policies()),
+        let rules = match &self.plan {
+            Plan::Rules { rules, .. } => &rules[..],
             // They may be reloaded at any time.
-            Plan::Policies { .. } => (&[][..], &[][..]),
+            Plan::Policies { .. } => &[],
         };
-        self.headers = VerdictHeaders::new(self.headers.dialect(), policies);
+        self.headers = VerdictHeaders::new(self.headers.dialect(), rules.iter().map(|(_, policy)| policy));
         let described = matches!(self.plan, Plan::Policies { .. });
         self.needs_parts =
-            described || self.skip.is_some() || self.cost.is_some() || rules.iter().any(Rule::needs_parts);
-        self.by_address = rules.iter().any(|rule| rule.caller.is_by_address());
+            described || self.skip.is_some() || self.cost.is_some() || rules.iter().any(|(rule, _)| rule.needs_parts());
+        self.by_address = rules.iter().any(|(rule, _)| rule.caller.is_by_address());
         self.fast = !self.needs_parts && !self.shared && self.counts.is_none() && self.observe.is_none();
     }
 }

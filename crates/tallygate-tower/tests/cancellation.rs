@@ -11,7 +11,9 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::{Request, Response};
 use http_body_util::Full;
-use tallygate::{Descriptor, MemoryStore, PolicySet, Store, Verb};
+use tallygate::call::Verb;
+use tallygate::policy::{Descriptor, PolicySet};
+use tallygate::{MemoryStore, Store};
 use tallygate_redis::RedisStore;
 use tallygate_testkit::cancellation::{
     Case, Matrix, Scene, Stored, Then, drop_after, every_key_expires, policies, wait,

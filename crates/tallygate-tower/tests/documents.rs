@@ -6,7 +6,7 @@ use std::process::Command;
 use std::sync::Arc;
 
 use http::Request;
-use tallygate::Descriptor;
+use tallygate::policy::Descriptor;
 use tallygate_config::Config;
 use tallygate_tower::{Cost, RateLimit};
 

@@ -13,9 +13,9 @@ use crate::words::nearest;
 /// The list of algorithms. Everything that depends on the list is generated from it: `$then!` is called with one entry for
 /// each kind of state, `module State "kind" { Variant "name" "what it does", .. }`. The module is the file here and the
 /// script in `tallygate-redis/lua`; the kind is the two letters that end a state's key.
-#[doc(hidden)]
+#[doc(hidden)] // At the root of the crate, where every exported macro appears. Its home is `tallygate::algorithm::algorithms`.
 #[macro_export]
-macro_rules! algorithms {
+macro_rules! __algorithms {
     ($then:path) => {
         $then! {
             token_bucket TokenBucket "tb" { TokenBucket "token_bucket" "Refills evenly and holds at most the burst. GCRA is the same limit in another notation." }
@@ -41,7 +41,7 @@ macro_rules! define {
 
         impl Algorithm {
             /// All algorithms.
-            pub const ALL: [Self; [$($($name),+),+].len()] = [$($(Self::$variant),+),+];
+            pub const ALL: &[Self] = &[$($(Self::$variant),+),+];
 
             /// The name used in files, JSON, metrics and logs: `token_bucket`, `sliding_log`, …
             pub fn name(self) -> &'static str {
@@ -71,7 +71,10 @@ macro_rules! define {
     };
 }
 
-crate::algorithms!(define);
+#[doc(inline)]
+pub use crate::__algorithms as algorithms;
+
+algorithms!(define);
 
 impl Default for Algorithm {
     fn default() -> Self {
@@ -88,6 +91,7 @@ impl fmt::Display for Algorithm {
 /// The error of an unknown algorithm name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("unknown algorithm `{name}`{}: use one of {}", did_you_mean(.name), names())]
+#[non_exhaustive]
 pub struct UnknownAlgorithm {
     /// The unknown name.
     pub name: String,
@@ -97,20 +101,21 @@ impl FromStr for Algorithm {
     type Err = UnknownAlgorithm;
 
     fn from_str(name: &str) -> Result<Self, UnknownAlgorithm> {
-        let found = Self::ALL.into_iter().find(|algorithm| algorithm.name() == name);
+        let found = Self::ALL.iter().copied().find(|algorithm| algorithm.name() == name);
         found.ok_or_else(|| UnknownAlgorithm { name: name.to_owned() })
     }
 }
 
 fn names() -> String {
-    Algorithm::ALL.map(|algorithm| format!("`{algorithm}`")).join(", ")
+    let names: Vec<String> = Algorithm::ALL.iter().map(|algorithm| format!("`{algorithm}`")).collect();
+    names.join(", ")
 }
 
 fn did_you_mean(name: &str) -> String {
     if name.eq_ignore_ascii_case("gcra") {
         return " (it is the same limit as `token_bucket`)".to_owned();
     }
-    let words: Vec<&str> = Algorithm::ALL.map(Algorithm::name).into_iter().chain(["burst"]).collect();
+    let words: Vec<&str> = Algorithm::ALL.iter().map(|algorithm| algorithm.name()).chain(["burst"]).collect();
     match nearest(name, &words) {
         Some(word) => format!(" (did you mean `{word}`?)"),
         None => String::new(),

@@ -5,8 +5,9 @@ use std::future::poll_fn;
 use std::task::Poll;
 use std::time::Instant;
 
-use crate::check::Check;
+use crate::check::{Check, CostError};
 use crate::decision::Decision;
+use crate::key::KeyError;
 use crate::policy::Mode;
 use crate::store::{Store, StoreError};
 use crate::words::words;
@@ -87,6 +88,12 @@ pub enum InvalidCheck {
         /// The policy.
         policy: String,
     },
+    /// The policy name or the subject cannot be a key.
+    #[error(transparent)]
+    Key(#[from] KeyError),
+    /// The cost is zero or too large.
+    #[error(transparent)]
+    Cost(#[from] CostError),
     /// The call has no checks, or too many.
     #[error("a call has 1 to {} checks; this one has {count}", Call::MAX_CHECKS)]
     Count {

@@ -133,6 +133,12 @@ impl<'a> Receipt<'a> {
         Self(check.cost(units).with_charged_at(charged_at))
     }
 
+    /// The receipt of at most `units` of it, to give back only a part.
+    #[must_use]
+    pub fn part(self, units: Cost) -> Self {
+        Self(self.0.cost(units.min(self.0.cost)))
+    }
+
     /// The number of units charged.
     pub fn units(&self) -> Cost {
         self.0.cost
@@ -151,6 +157,12 @@ pub struct Cost(NonZeroU64);
 impl Cost {
     /// The cost of an ordinary call: one unit.
     pub const ONE: Self = Self(NonZeroU64::MIN);
+
+    /// The largest cost that a limit can hold: 10^9 units.
+    pub const MAX: Self = Self(NonZeroU64::new(Limit::MAX_AMOUNT).expect("above zero"));
+    /// A cost that no limit can hold, for requests that ask for more than [`Cost::MAX`] and must be denied rather than
+    /// rejected.
+    pub const ABOVE_EVERY_LIMIT: Self = Self(NonZeroU64::new(Limit::MAX_AMOUNT + 1).expect("above zero"));
 
     /// Creates a cost of 1 to 10^9 units.
     pub fn new(units: u64) -> Result<Self, CostError> {

@@ -1,10 +1,11 @@
 //! Atomic counters.
 
 use std::fmt;
+use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::store::{Counters, StoreError};
+use crate::store::StoreError;
 
 /// A named number in a store. A counter that does not exist reads as 0.
 ///
@@ -32,6 +33,7 @@ pub struct CounterName(String);
 
 /// An operation on a counter.
 #[derive(Debug, Clone, Copy, PartialEq)]
+#[non_exhaustive]
 pub enum CounterOp {
     /// Adds a whole number.
     Add {
@@ -60,6 +62,26 @@ pub enum CounterValue {
     Integer(i64),
     /// A number with a fraction, or beyond the range of `i64`.
     Float(f64),
+}
+
+/// Keeps counters.
+pub trait Counters: Send + Sync {
+    /// Performs one operation on a counter. Returns its value, or for `Delete` the value it had.
+    fn count(
+        &self,
+        name: &CounterName,
+        op: CounterOp,
+    ) -> impl Future<Output = Result<CounterValue, CounterError>> + Send;
+}
+
+impl<S: Counters> Counters for Arc<S> {
+    fn count(
+        &self,
+        name: &CounterName,
+        op: CounterOp,
+    ) -> impl Future<Output = Result<CounterValue, CounterError>> + Send {
+        (**self).count(name, op)
+    }
 }
 
 /// The error of a counter operation. The counter is unchanged in every case.
@@ -204,7 +226,6 @@ impl CounterValue {
     }
 
     /// Parses the text form kept by a shared store.
-    #[doc(hidden)]
     pub fn from_text(text: &str) -> Result<Self, CounterError> {
         if let Ok(value) = text.parse() {
             return Ok(Self::Integer(value));
@@ -216,7 +237,6 @@ impl CounterValue {
     }
 
     /// A whole number of at most 17 digits is an integer. The text kept by the shared store follows the same rule.
-    #[doc(hidden)]
     #[expect(clippy::cast_possible_truncation, reason = "below 10^17 every whole double is an i64")]
     pub fn from_f64(value: f64) -> Self {
         if value.fract() == 0.0 && value.abs() < 1e17 { Self::Integer(value as i64) } else { Self::Float(value) }

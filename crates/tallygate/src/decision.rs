@@ -59,8 +59,8 @@ impl Status {
         Duration::from_micros(self.reset_after)
     }
 
-    /// A status as computed by a store. Durations are in microseconds.
-    #[doc(hidden)]
+    /// A status as computed by a store. Durations are in microseconds; a `retry_after` of `u64::MAX` means that waiting does
+    /// not help.
     #[inline(always)]
     pub fn from_parts(limit: &Limit, allowed: bool, remaining: u64, retry_after: u64, reset_after: u64) -> Self {
         let (limit, remaining) = (units(limit.capacity()), units(remaining));
@@ -76,7 +76,6 @@ impl Status {
     }
 
     /// The same status, for a call that moved `moved` units.
-    #[doc(hidden)]
     #[inline(always)]
     #[must_use]
     pub fn with_units(self, moved: u64) -> Self {
@@ -85,7 +84,6 @@ impl Status {
 
     /// The status of a check that was charged and then given back. `reset_after` stays an upper bound, unless nothing
     /// is used any more.
-    #[doc(hidden)]
     #[must_use]
     pub fn with_refund(self, given: u64) -> Self {
         let remaining = units(self.remaining() + given).min(self.limit);
@@ -94,14 +92,12 @@ impl Status {
     }
 
     /// The answer to a refund of `given` units. A refund is never denied.
-    #[doc(hidden)]
     #[must_use]
     pub fn into_refund(self, given: u64) -> Self {
         Self { allowed: true, retry_after: 0, ..self }.with_units(given)
     }
 
     /// The same numbers, denied, and waiting does not help.
-    #[doc(hidden)]
     #[must_use]
     pub fn into_never(self) -> Self {
         Self { allowed: false, retry_after: NEVER, ..self }
@@ -113,7 +109,6 @@ impl Status {
     }
 
     /// Allowed, with the whole capacity left.
-    #[doc(hidden)]
     pub fn untouched(limit: &Limit) -> Self {
         Self::from_parts(limit, true, limit.capacity(), 0, 0)
     }
@@ -179,6 +174,9 @@ enum Answers {
     Many(Arc<(Vec<Status>, Vec<Failure>)>),
 }
 
+/// The instant of a decision without a store.
+const NOT_ASKED: Timestamp = Timestamp::from_micros(u64::MAX);
+
 /// The position of a check, and the error of the store for this check alone.
 type Failure = (usize, StoreError);
 
@@ -198,7 +196,7 @@ impl Decision {
 
     /// The answer to a call with nothing to ask.
     pub(crate) fn of_nothing() -> Self {
-        Self::new(true, Vec::new(), Source::ZeroLimit, Timestamp::from_micros(0))
+        Self::new(true, Vec::new(), Source::ZeroLimit, NOT_ASKED)
     }
 
     /// Combines the store's answer to `call` with the answers for its limits of zero, from which nothing can be charged
@@ -221,7 +219,7 @@ impl Decision {
                 rest.and_then(|(at, _)| answered.as_ref()?.failure(at)).or(error.as_ref().filter(|_| rest.is_some()));
             failures.extend(failure.map(|error| (place, error.clone())));
         }
-        let decided_at = answered.as_ref().map_or(Timestamp::from_micros(0), Self::decided_at);
+        let decided_at = answered.as_ref().map_or(NOT_ASKED, |answered| answered.decided_at);
         let allowed = !call.is_denied() && answered.as_ref().is_some_and(Self::allowed);
         let split = answered.as_ref().is_some_and(Self::split);
         let decision = Self::new(allowed, statuses, Source::ZeroLimit, decided_at);
@@ -229,7 +227,6 @@ impl Decision {
     }
 
     /// Sets the errors of checks that the store could not answer for.
-    #[doc(hidden)]
     #[must_use]
     pub fn with_failures(mut self, failures: Vec<Failure>) -> Self {
         if let Answers::Many(many) = &mut self.answers {
@@ -239,7 +236,6 @@ impl Decision {
     }
 
     /// The same statuses with another outcome.
-    #[doc(hidden)]
     #[must_use]
     pub fn with_allowed(self, allowed: bool) -> Self {
         Self { allowed, ..self }
@@ -258,7 +254,7 @@ impl Decision {
         self.allowed
     }
 
-    /// Why the store could not answer for the check at `place`, if it could not. Only a check that does not decide the
+    /// Why the store could not answer for the check at `place` of the call, if it could not. Only a check that does not decide the
     /// call can fail this way.
     #[inline]
     pub fn failure(&self, place: usize) -> Option<&StoreError> {
@@ -271,7 +267,7 @@ impl Decision {
     /// Returns receipts for what was charged. `checks` are those of the call, in order.
     pub fn receipts<'c>(&self, checks: &[Check<'c>]) -> Vec<Receipt<'c>> {
         let charged = checks.iter().zip(self.statuses()).filter_map(|(check, status)| {
-            Some(Receipt::new(*check, Cost::new(status.units()).ok()?, Some(self.decided_at)))
+            Some(Receipt::new(*check, Cost::new(status.units()).ok()?, self.decided_at()))
         });
         charged.collect()
     }
@@ -301,9 +297,10 @@ impl Decision {
         self.source
     }
 
-    /// When the decision was made, on the store's clock. Meaningless if the store was not asked.
-    pub fn decided_at(&self) -> Timestamp {
-        self.decided_at
+    /// When the decision was made, on the store's clock. `None` if the store was not asked, because limits of zero decided.
+    #[inline]
+    pub fn decided_at(&self) -> Option<Timestamp> {
+        (self.decided_at != NOT_ASKED).then_some(self.decided_at)
     }
 
     /// Whether the checks were charged one after the other because they are in different slots of a cluster.

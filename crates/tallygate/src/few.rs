@@ -12,15 +12,6 @@ pub enum Few<T> {
 }
 
 impl<T> Few<T> {
-    /// Maps each element.
-    #[inline]
-    pub fn map<U>(self, mut change: impl FnMut(T) -> U) -> Few<U> {
-        match self {
-            Self::One([one]) => Few::One([change(one)]),
-            Self::Many(many) => Few::Many(many.into_iter().map(change).collect()),
-        }
-    }
-
     /// Maps a reference to each element.
     #[inline]
     pub fn map_ref<'t, U>(&'t self, mut change: impl FnMut(&'t T) -> U) -> Few<U> {

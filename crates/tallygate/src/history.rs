@@ -62,7 +62,7 @@ impl Record {
     /// Records the answer to one check of a call.
     pub fn of(cost: Cost, decision: &Decision, status: &Status) -> Self {
         Self {
-            decided_at: decision.decided_at(),
+            decided_at: decision.decided_at().unwrap_or(Timestamp::from_micros(0)),
             cost: cost.get(),
             allowed: decision.allowed(),
             remaining: Some(status.remaining()),

@@ -1,60 +1,67 @@
 //! Rate limits, quotas and atomic counters, correct under any concurrency.
 //!
+//! ```
+//! use tallygate::Limiter;
+//!
+//! let api = Limiter::default().limit("api", "10/s burst 50")?;
+//! assert!(api.check_now("user:42")?.allowed());
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
 //! A [`Limit`] says how much is allowed per window, a [`Key`] says for whom, and a [`Limiter`] answers with a
 //! [`Decision`]. State is kept in a [`Store`]: the embedded [`MemoryStore`] of this crate, or Redis and Valkey through
 //! `tallygate-redis`. Both give the same answers, to the unit.
 //!
-//! ```
-//! use tallygate::{Check, Key, Limit, Limiter, MemoryStore};
+//! [`BoundLimit`] is one limit with a name, as above. For several limits in one decision, build [`Check`]s:
 //!
-//! let limiter = Limiter::new(MemoryStore::new());
-//! let limit: Limit = "10/s burst 50".parse()?;
-//! let decision = limiter.check_now(Check::new(Key::new("api", "user:42")?, &limit))?;
+//! ```
+//! # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! use tallygate::{Check, Key, Limit, Limiter};
+//!
+//! let limiter = Limiter::default();
+//! let (user, everyone): (Limit, Limit) = ("10/s burst 50".parse()?, "1000/s".parse()?);
+//! let checks = [Check::new(Key::new("user", "42")?, &user), Check::new(Key::new("api", "all")?, &everyone)];
+//! let decision = limiter.check_all(&checks).await?;
 //! assert!(decision.allowed());
 //! assert_eq!(decision.binding().remaining(), 49);
-//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! # Ok(()) }
 //! ```
+//!
+//! | module | for |
+//! |---|---|
+//! | [`limiter`], [`limit`], [`key`], [`check`], [`decision`] | the front door: what is asked and answered |
+//! | [`counter`] | atomic counters |
+//! | [`policy`] | named rules that match requests, as the server and the middleware use them |
+//! | [`store`], [`call`], [`algorithm`] | writing a store, or a wrapper around one |
+//! | [`clock`], [`history`] | tests: a manual clock, and proofs over recorded decisions |
+//! | [`words`] | the closed sets of words of configuration files |
 
-mod limiter;
+pub mod limiter;
 
-mod call;
-mod check;
-mod decision;
+pub mod check;
+pub mod decision;
 mod few;
-mod key;
-mod limit;
+pub mod key;
+pub mod limit;
 
-mod algorithm;
-mod store;
+pub mod algorithm;
+pub mod call;
+pub mod store;
 mod sync;
 
-mod descriptor;
-mod policy;
+pub mod policy;
 
-mod words;
+pub mod words;
 
-mod clock;
-mod counter;
+pub mod clock;
+pub mod counter;
 pub mod history;
 
-pub use algorithm::{Algorithm, EncodedState, UnknownAlgorithm};
-pub use call::{Call, Effect, InvalidCheck, Settlement, Taking, Verb};
-pub use check::{Check, Cost, CostError, Receipt};
-pub use clock::{Clock, ManualClock, Timestamp};
-pub use counter::{Counter, CounterError, CounterName, CounterOp, CounterValue};
-pub use decision::{Decision, Source, Status};
-pub use descriptor::Descriptor;
-pub use few::Few;
-pub use key::{Key, KeyError, decode_policy};
-pub use limit::{Limit, LimitBuilder, LimitError};
-pub use limiter::{CheckError, Limiter, NotReady};
-pub use policy::{
-    Action, Ask, Domain, Evaluation, Excess, Match, Matcher, Mode, OnError, Outcome, Pattern, Policy, PolicyError,
-    PolicySet, PolicySetError, Reason, Rule, Rules, Ruling, Stores, Subject, Verdict, Want,
-};
-pub use store::{Counters, MemoryStore, MemoryStoreBuilder, Overflow, Store, StoreError};
-
-#[doc(hidden)]
-pub use limit::Numbers;
-#[doc(hidden)]
-pub use words::{UnknownWord, edit_distance, nearest};
+pub use algorithm::Algorithm;
+pub use check::{Check, Cost};
+pub use counter::Counter;
+pub use decision::{Decision, Status};
+pub use key::Key;
+pub use limit::Limit;
+pub use limiter::{BoundLimit, CheckError, Limiter};
+pub use store::{MemoryStore, Store, StoreError};

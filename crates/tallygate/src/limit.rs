@@ -1,5 +1,6 @@
 //! The limit: an amount, a window and an algorithm. All a store needs to decide.
 
+mod into;
 mod numbers;
 mod text;
 
@@ -7,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::algorithm::Algorithm;
+pub use into::IntoLimit;
 pub use numbers::Numbers;
 
 /// `amount` units per `window`, enforced by an [`Algorithm`]. Cheap to clone.
@@ -22,7 +24,7 @@ pub use numbers::Numbers;
 /// let log: Limit = "5 per 2h sliding_log".parse()?;
 /// assert_eq!(log.algorithm(), Algorithm::SlidingLog);
 /// assert_eq!(log.to_string(), "5/2h sliding_log");
-/// # Ok::<(), tallygate::LimitError>(())
+/// # Ok::<(), tallygate::limit::LimitError>(())
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Limit(Arc<Numbers>);
@@ -148,8 +150,7 @@ impl Limit {
         Duration::from_micros(self.0.full)
     }
 
-    /// The numbers that the algorithms compute with. Not part of the stable interface; for stores only.
-    #[doc(hidden)]
+    /// The numbers that the algorithms compute with, for stores that run the algorithms elsewhere, such as in scripts.
     pub fn numbers(&self) -> &Numbers {
         &self.0
     }
@@ -198,7 +199,7 @@ mod tests {
     fn the_largest_and_the_smallest_work() {
         for amount in [1, 2, 3, 7, 999_999_937, 1_000_000_000] {
             for millis in [1, 2, 3, 1000, 86_400_000, 31_535_999_999, 365 * 86_400_000] {
-                for algorithm in Algorithm::ALL {
+                for &algorithm in Algorithm::ALL {
                     let limit = Limit::builder(amount, Duration::from_millis(millis)).algorithm(algorithm).build();
                     let limit = limit.unwrap_or_else(|error| panic!("{amount} per {millis} ms, {algorithm}: {error}"));
                     assert!(limit.tick() * 1000 <= limit.window(), "{limit} has a tick of {:?}", limit.tick());
@@ -221,7 +222,7 @@ mod tests {
 
     #[test]
     fn burst_belongs_to_the_token_bucket() {
-        for algorithm in Algorithm::ALL.into_iter().filter(|&algorithm| algorithm != Algorithm::TokenBucket) {
+        for algorithm in Algorithm::ALL.iter().copied().filter(|&algorithm| algorithm != Algorithm::TokenBucket) {
             let error = Limit::per_minute(5).burst(6).algorithm(algorithm).build().unwrap_err();
             assert_eq!(error, LimitError::BurstOnWindow { algorithm });
         }

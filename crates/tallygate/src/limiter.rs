@@ -1,23 +1,27 @@
 //! The front door: validates a question, asks the store and returns its decision. Read this first.
 
+mod bound;
 mod wait;
 
 use std::sync::Arc;
 
 use crate::call::{Call, InvalidCheck, Verb};
 use crate::check::{Check, Receipt};
-use crate::decision::Decision;
+use crate::decision::{Decision, Status};
+use crate::key::{Key, KeyError};
+use crate::limit::{IntoLimit, LimitError};
 use crate::store::{MemoryStore, Store, StoreError};
 
+pub use bound::BoundLimit;
 pub use wait::NotReady;
 
 /// Decides whether calls may proceed. The state is kept in a [`Store`]. Cheap to clone.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// use tallygate::{Check, Cost, Key, Limit, Limiter, MemoryStore};
+/// use tallygate::{Check, Cost, Key, Limit, Limiter};
 ///
-/// let limiter = Limiter::new(MemoryStore::new());
+/// let limiter = Limiter::default(); // on the embedded store
 /// let limit: Limit = "3/min".parse()?;
 /// let check = Check::new(Key::new("login", "alice")?, &limit);
 ///
@@ -62,6 +66,17 @@ impl<S: Store> Limiter<S> {
         &self.store
     }
 
+    /// One limit with a name over this store: a [`Limit`](crate::Limit) or its text. The name is part of the keys, so each
+    /// limit needs its own.
+    ///
+    /// # Errors
+    /// If the text is not a limit, or the name is empty or too long.
+    pub fn limit(&self, name: impl Into<String>, limit: impl IntoLimit) -> Result<BoundLimit<S>, InvalidLimit> {
+        let (name, limit) = (name.into(), limit.into_limit()?);
+        Key::new(&name, "any")?;
+        Ok(BoundLimit::new(self.clone(), name, limit))
+    }
+
     /// Charges the check if it fits.
     pub async fn check(&self, check: Check<'_>) -> Result<Decision, CheckError> {
         self.call(Verb::Check, &[check]).await
@@ -73,32 +88,40 @@ impl<S: Store> Limiter<S> {
         self.call(Verb::Check, checks).await
     }
 
-    /// Answers as [`check_all`](Self::check_all) would, without charging. `remaining` is what is left now.
-    pub async fn peek(&self, checks: &[Check<'_>]) -> Result<Decision, CheckError> {
+    /// Answers as [`check`](Self::check) would, without charging. `remaining` is what is left now.
+    pub async fn peek(&self, check: Check<'_>) -> Result<Decision, CheckError> {
+        self.call(Verb::Peek, &[check]).await
+    }
+
+    /// Answers as [`check_all`](Self::check_all) would, without charging.
+    pub async fn peek_all(&self, checks: &[Check<'_>]) -> Result<Decision, CheckError> {
         self.call(Verb::Peek, checks).await
     }
 
-    /// Gives back what was charged. Returns how many units were given back.
+    /// Gives back what was charged, all of it in one call. Returns how many units were given back, for each receipt.
     ///
-    /// Take the receipt from the decision that charged: see [`Decision::receipts`]. Units that no longer count (an
+    /// Take the receipts from the decision that charged: see [`Decision::receipts`]. A decision that charged nothing has
+    /// none, and then the store is not asked. Units that no longer count (an
     /// expired window or log entry) or that a token bucket has regained in the meantime are not given back. A refund
     /// never creates a state and never raises one above its capacity. Each unit given back can be used once more.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// # use tallygate::{Check, Key, Limit, Limiter, MemoryStore};
-    /// # let limiter = Limiter::new(MemoryStore::new());
-    /// # let limit: Limit = "3/min".parse()?;
-    /// let checks = [Check::new(Key::new("mail", "alice")?, &limit)];
+    /// # use tallygate::{Check, Key, Limit, Limiter};
+    /// # let limiter = Limiter::default();
+    /// # let (limit, global): (Limit, Limit) = ("3/min".parse()?, "100/min".parse()?);
+    /// let checks = [Check::new(Key::new("mail", "alice")?, &limit), Check::new(Key::new("mails", "all")?, &global)];
     /// let decision = limiter.check_all(&checks).await?;
     /// // The mail could not be delivered.
-    /// for receipt in decision.receipts(&checks) {
-    ///     assert_eq!(limiter.refund(receipt).await?, 1);
-    /// }
+    /// assert_eq!(limiter.refund(&decision.receipts(&checks)).await?, [1, 1]);
     /// # Ok(()) }
     /// ```
-    pub async fn refund(&self, receipt: Receipt<'_>) -> Result<u64, CheckError> {
-        Ok(self.call(Verb::Refund, &[receipt.check()]).await?.binding().units())
+    pub async fn refund(&self, receipts: &[Receipt<'_>]) -> Result<Vec<u64>, CheckError> {
+        if receipts.is_empty() {
+            return Ok(Vec::new());
+        }
+        let checks: Vec<Check<'_>> = receipts.iter().map(Receipt::check).collect();
+        Ok(self.call(Verb::Refund, &checks).await?.statuses().iter().map(Status::units).collect())
     }
 
     /// Drops the state of a check, as if it had never been used. Returns whether there was one.
@@ -128,6 +151,25 @@ impl Limiter<MemoryStore> {
     fn check_unusual(&self, checks: &[Check<'_>]) -> Result<Decision, InvalidCheck> {
         let answer = Call::new(Verb::Check, checks)?.ask_now(&*self.store);
         Ok(answer.expect("the embedded store never waits").expect("the embedded store never fails"))
+    }
+}
+
+/// The error of [`Limiter::limit`].
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum InvalidLimit {
+    /// The limit is invalid.
+    #[error(transparent)]
+    Limit(#[from] LimitError),
+    /// The name cannot be part of a key.
+    #[error(transparent)]
+    Name(#[from] KeyError),
+}
+
+/// A limiter over a new embedded store.
+impl Default for Limiter<MemoryStore> {
+    fn default() -> Self {
+        Self::new(MemoryStore::new())
     }
 }
 

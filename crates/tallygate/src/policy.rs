@@ -1,6 +1,7 @@
 //! A named rule: its limit, its mode, and what to answer when the store cannot.
 
 mod ask;
+mod descriptor;
 mod evaluation;
 mod matcher;
 mod pattern;
@@ -11,13 +12,14 @@ mod subject;
 mod verdict;
 
 use crate::key::{Key, digest};
-use crate::limit::Limit;
+use crate::limit::{IntoLimit, Limit, LimitError};
 use crate::words::words;
 pub use ask::{Action, Ask};
+pub use descriptor::Descriptor;
 pub use evaluation::Evaluation;
-pub use matcher::{Domain, Match, Matcher, Reason};
+pub use matcher::{CallerLimit, Description, Domain, Match, Matcher, Reason};
 pub use pattern::Pattern;
-pub use rules::{Rule, Rules, Want};
+pub use rules::{Rule, Want};
 pub use set::{PolicySet, PolicySetError};
 pub use stores::Stores;
 pub use subject::Subject;
@@ -28,9 +30,9 @@ pub use verdict::{Outcome, Ruling, Verdict};
 /// It does not say which calls it applies to: that is up to the [`Matcher`] of its [`Domain`].
 ///
 /// ```
-/// use tallygate::{Mode, Policy};
+/// use tallygate::policy::{Mode, Policy};
 ///
-/// let policy = Policy::new("per-user", "api", Some("100/min".parse()?))?.with_mode(Mode::Shadow);
+/// let policy = Policy::new("per-user", "api", "100/min")?.with_mode(Mode::Shadow);
 /// assert_eq!(policy.key_name(), "api/per-user");
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -45,6 +47,7 @@ pub struct Policy {
     excess: Excess,
     near: u8,
     metadata: Option<String>,
+    reported_name: Option<String>,
 }
 
 /// The error of an invalid policy.
@@ -57,14 +60,32 @@ pub enum PolicyError {
     /// The domain is empty.
     #[error("a policy needs a domain, for example `api`")]
     NoDomain,
+    /// The limit is invalid.
+    #[error(transparent)]
+    Limit(#[from] LimitError),
+    /// The policy is of another domain than the one it was put into.
+    #[error("policy `{policy}` is of domain `{domain}`, not of `{expected}`")]
+    OtherDomain {
+        /// The policy.
+        policy: String,
+        /// Its domain.
+        domain: String,
+        /// The domain it was put into.
+        expected: String,
+    },
 }
 
 /// The default percentage of a limit at which it counts as nearly reached.
 const NEAR: u8 = 80;
 
 impl Policy {
-    /// Creates a policy that enforces `limit`. Without a limit it never refuses.
-    pub fn new(name: impl Into<String>, domain: impl Into<String>, limit: Option<Limit>) -> Result<Self, PolicyError> {
+    /// Creates a policy that enforces `limit`: a [`Limit`] or its text.
+    pub fn new(name: impl Into<String>, domain: impl Into<String>, limit: impl IntoLimit) -> Result<Self, PolicyError> {
+        Ok(Self { limit: Some(limit.into_limit()?), ..Self::unlimited(name, domain)? })
+    }
+
+    /// Creates a policy without a limit: it never refuses.
+    pub fn unlimited(name: impl Into<String>, domain: impl Into<String>) -> Result<Self, PolicyError> {
         let (name, domain) = (name.into(), domain.into());
         if name.is_empty() {
             return Err(PolicyError::NoName);
@@ -74,7 +95,18 @@ impl Policy {
         }
         let key_name = key_name(&domain, &name);
         let (mode, on_error, excess) = (Mode::default(), OnError::default(), Excess::default());
-        Ok(Self { name, domain, key_name, limit, mode, on_error, excess, near: NEAR, metadata: None })
+        Ok(Self {
+            name,
+            domain,
+            key_name,
+            limit: None,
+            mode,
+            on_error,
+            excess,
+            near: NEAR,
+            metadata: None,
+            reported_name: None,
+        })
     }
 
     /// Sets whether it refuses. Defaults to [`Mode::Enforce`].
@@ -112,6 +144,14 @@ impl Policy {
         self
     }
 
+    /// Sets the name that callers of Envoy's protocol are shown, which need not be unique and may be empty. Defaults to
+    /// [`name`](Self::name).
+    #[must_use]
+    pub fn with_reported_name(mut self, name: impl Into<String>) -> Self {
+        self.reported_name = Some(name.into());
+        self
+    }
+
     /// The name within the domain.
     pub fn name(&self) -> &str {
         &self.name
@@ -133,8 +173,12 @@ impl Policy {
     }
 
     /// The limit that applies to a caller: its override if there is one, or else the policy's.
-    fn limit_or<'l>(&'l self, own: Option<&'l Option<Limit>>) -> Option<&'l Limit> {
-        own.unwrap_or(&self.limit).as_ref()
+    fn limit_of<'l>(&'l self, caller: &'l CallerLimit) -> Option<&'l Limit> {
+        match caller {
+            CallerLimit::OfPolicy => self.limit.as_ref(),
+            CallerLimit::Override(limit) => Some(limit),
+            CallerLimit::Unlimited => None,
+        }
     }
 
     /// Whether it refuses.
@@ -157,6 +201,11 @@ impl Policy {
         self.near
     }
 
+    /// The name that callers of Envoy's protocol are shown.
+    pub fn reported_name(&self) -> &str {
+        self.reported_name.as_deref().unwrap_or(&self.name)
+    }
+
     /// The JSON text for callers of Envoy's protocol.
     pub fn metadata(&self) -> Option<&str> {
         self.metadata.as_deref()
@@ -172,6 +221,7 @@ fn key_name(domain: &str, name: &str) -> String {
 words! {
     /// Whether a policy refuses.
     #[derive(Default)]
+    #[non_exhaustive]
     pub enum Mode, "mode" {
         /// Denies calls that do not fit.
         #[default]
@@ -186,6 +236,7 @@ words! {
 words! {
     /// What to answer when the store cannot.
     #[derive(Default)]
+    #[non_exhaustive]
     pub enum OnError, "on_error" {
         /// Allow the call (fail open).
         Allow = "allow",
@@ -200,6 +251,7 @@ words! {
 words! {
     /// What happens to a cost that exceeds what is left.
     #[derive(Default)]
+    #[non_exhaustive]
     pub enum Excess, "excess" {
         /// The call is denied, and nothing is charged.
         #[default]
@@ -227,7 +279,7 @@ mod tests {
 
     #[test]
     fn no_two_policies_share_a_key_name() {
-        let name = |domain: &str, name: &str| Policy::new(name, domain, None).unwrap().key_name().to_owned();
+        let name = |domain: &str, name: &str| Policy::unlimited(name, domain).unwrap().key_name().to_owned();
         assert_ne!(name("a/b", "c"), name("a", "b/c"));
         let long = "x".repeat(200);
         assert!(name("a", &long).len() <= Key::MAX_POLICY);

@@ -3,10 +3,27 @@
 use std::fmt;
 
 /// Defines a closed set of words: the enum, a list of all variants, the word of each, and, given the name of the set,
-/// parsing. For the crates of Tallygate.
-#[doc(hidden)]
+/// parsing.
+///
+/// ```
+/// tallygate::words::words! {
+///     /// What to do.
+///     pub enum Verb, "verb" {
+///         /// Charges.
+///         Check = "check",
+///         /// Looks.
+///         Peek = "peek",
+///     }
+/// }
+///
+/// # fn main() {
+/// assert_eq!("peek".parse(), Ok(Verb::Peek));
+/// assert_eq!("pek".parse::<Verb>().unwrap_err().to_string(), "unknown verb `pek`: did you mean `peek`?");
+/// # }
+/// ```
+#[doc(hidden)] // At the root of the crate, where every exported macro appears. Its home is `tallygate::words::words`.
 #[macro_export]
-macro_rules! words {
+macro_rules! __words {
     ($(#[$doc:meta])* $vis:vis enum $name:ident { $($(#[$of_word:meta])* $variant:ident = $word:literal,)+ }) => {
         $(#[$doc])*
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -23,7 +40,7 @@ macro_rules! words {
         }
     };
     ($(#[$doc:meta])* $vis:vis enum $name:ident, $what:literal { $($words:tt)+ }) => {
-        $crate::words! { $(#[$doc])* $vis enum $name { $($words)+ } }
+        $crate::__words! { $(#[$doc])* $vis enum $name { $($words)+ } }
 
         impl std::fmt::Display for $name {
             fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -32,20 +49,20 @@ macro_rules! words {
         }
 
         impl std::str::FromStr for $name {
-            type Err = $crate::UnknownWord;
+            type Err = $crate::words::UnknownWord;
 
-            fn from_str(text: &str) -> Result<Self, $crate::UnknownWord> {
+            fn from_str(text: &str) -> Result<Self, $crate::words::UnknownWord> {
                 let found = Self::ALL.iter().copied().find(|word| word.name() == text);
-                found.ok_or_else(|| $crate::UnknownWord::new($what, text, Self::ALL.iter().map(|word| word.name())))
+                found.ok_or_else(|| $crate::words::UnknownWord::new($what, text, Self::ALL.iter().map(|word| word.name())))
             }
         }
     };
 }
 
-pub(crate) use words;
+#[doc(inline)]
+pub use crate::__words as words;
 
 /// The number of letters to change, add or drop to turn one word into the other; for "did you mean".
-#[doc(hidden)]
 pub fn edit_distance(from: &str, to: &str) -> usize {
     let mut row: Vec<usize> = (0..=to.len()).collect();
     for (i, a) in from.bytes().enumerate() {
@@ -61,7 +78,6 @@ pub fn edit_distance(from: &str, to: &str) -> usize {
 }
 
 /// The known word that is closest to `text`, if one is close enough.
-#[doc(hidden)]
 pub fn nearest<'w>(text: &str, known: &[&'w str]) -> Option<&'w str> {
     let near = known.iter().copied().min_by_key(|word| edit_distance(text, word))?;
     (edit_distance(text, near) <= (near.len() / 2).min(3)).then_some(near)
@@ -76,7 +92,7 @@ pub struct UnknownWord {
 }
 
 impl UnknownWord {
-    #[doc(hidden)]
+    /// Creates the error of `text`, which is not one of the `known` words of the set called `what`.
     pub fn new(what: &'static str, text: &str, known: impl Iterator<Item = &'static str>) -> Self {
         Self { what, text: text.to_owned(), known: known.collect() }
     }

@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use tallygate::{MemoryStore, Verb};
+use tallygate::MemoryStore;
+use tallygate::call::Verb;
 use tallygate_testkit::cancellation::{Matrix, Scene, Stored, policies, refund_of_verdict, ways};
 
 #[test]

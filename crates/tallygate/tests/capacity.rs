@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
-use tallygate::{Algorithm, Check, Cost, Counter, Key, Limit, Limiter, ManualClock, MemoryStore, Overflow, Source};
+use tallygate::clock::ManualClock;
+use tallygate::decision::Source;
+use tallygate::store::Overflow;
+use tallygate::{Algorithm, Check, Cost, Counter, Key, Limit, Limiter, MemoryStore};
 
 use crate::START;
 
@@ -26,7 +29,7 @@ fn check(limiter: &Limiter<MemoryStore>, subject: &str, limit: &Limit) -> (bool,
 }
 
 fn each_limit() -> impl Iterator<Item = Limit> {
-    Algorithm::ALL.into_iter().map(|algorithm| Limit::per_hour(1).algorithm(algorithm).build().unwrap())
+    Algorithm::ALL.iter().copied().map(|algorithm| Limit::per_hour(1).algorithm(algorithm).build().unwrap())
 }
 
 /// What holds for either kind of overflow, with `shared` additional states.
@@ -115,11 +118,11 @@ async fn checks_of_a_call_that_share_a_state_are_charged_all_or_none() {
     let limit: Limit = "5/h".parse().unwrap();
     let (limiter, _) = full_of_live_keys(Overflow::Shared(1), &limit);
     let ask = |subject, cost| Check::new(Key::new("p", subject).unwrap(), &limit).cost(Cost::new(cost).unwrap());
-    let before = limiter.peek(&[ask("new", 1)]).await.unwrap();
+    let before = limiter.peek(ask("new", 1)).await.unwrap();
     assert_eq!((before.binding().remaining(), before.source()), (5, Source::Overflow));
     let decision = limiter.check_all(&[ask("new", 3), ask("newer", 3)]).await.unwrap();
     assert!(!decision.allowed());
-    assert_eq!(limiter.peek(&[ask("new", 1)]).await.unwrap().binding().remaining(), 5, "denied, and yet charged");
+    assert_eq!(limiter.peek(ask("new", 1)).await.unwrap().binding().remaining(), 5, "denied, and yet charged");
 }
 
 #[test]

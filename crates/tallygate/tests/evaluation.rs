@@ -8,10 +8,14 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use tallygate::{
-    Action, Ask, Call, Cost, Descriptor, Domain, Excess, InvalidCheck, ManualClock, MemoryStore, Mode, OnError,
-    Outcome, Policy, PolicySet, Rule, Rules, Ruling, Source, Stores, Timestamp, Verb, Verdict, Want,
+use tallygate::call::{Call, InvalidCheck, Verb};
+use tallygate::clock::{ManualClock, Timestamp};
+use tallygate::decision::Source;
+use tallygate::policy::{
+    Action, Ask, Descriptor, Domain, Excess, Mode, OnError, Outcome, Policy, PolicySet, Rule, Ruling, Stores, Verdict,
+    Want,
 };
+use tallygate::{Cost, MemoryStore};
 use tallygate_testkit::FaultyStore;
 
 /// The output of a future that does not wait.
@@ -30,12 +34,11 @@ struct Scene {
 impl Scene {
     /// Policies of one domain; each counts by its own name, and all apply to every call.
     fn of(policies: Vec<Policy>) -> Self {
-        let rules = policies.iter().map(|_| Rule::new()).collect();
-        Self::with_rules(policies, rules)
+        Self::with_rules(policies.into_iter().map(|policy| (policy, Rule::new())).collect())
     }
 
-    fn with_rules(policies: Vec<Policy>, rules: Vec<Rule>) -> Self {
-        let domain = Domain::new("d", policies, Box::new(Rules(rules)));
+    fn with_rules(policies: Vec<(Policy, Rule)>) -> Self {
+        let domain = Domain::new("d", policies).unwrap();
         let store = |now| MemoryStore::builder().clock(ManualClock::new(Timestamp::from_micros(now))).build();
         let stores = Stores::new(FaultyStore::new(store(1_000_000_000))).with_local(Arc::new(store(5_000_000)));
         Self { stores, set: PolicySet::new(vec![domain]).unwrap() }
@@ -43,7 +46,7 @@ impl Scene {
 
     fn ask(&self, verb: Verb, cost: u64) -> Verdict {
         let action = Action::new(verb, Cost::new(cost).unwrap());
-        self.ask_all(&[Ask { descriptor: Descriptor::new(), action, limit: None }])
+        self.ask_all(&[Ask::new(Descriptor::new(), action)])
     }
 
     fn ask_all(&self, asks: &[Ask]) -> Verdict {
@@ -64,7 +67,7 @@ impl Scene {
 }
 
 fn policy(name: &str, limit: &str) -> Policy {
-    Policy::new(name, "d", Some(limit.parse().unwrap())).unwrap()
+    Policy::new(name, "d", limit).unwrap()
 }
 
 #[test]
@@ -90,7 +93,7 @@ fn a_shadow_is_counted_and_reported_and_never_refuses() {
 #[test]
 fn many_shadows_are_all_asked_about_whatever_their_verbs() {
     let scene = Scene::of((0..40).map(|at| policy(&format!("p{at}"), "9/h").with_mode(Mode::Shadow)).collect());
-    let ask = |verb| Ask { descriptor: Descriptor::new(), action: Action::new(verb, Cost::ONE), limit: None };
+    let ask = |verb| Ask::new(Descriptor::new(), Action::new(verb, Cost::ONE));
     let verdict = scene.ask_all(&[ask(Verb::Peek), ask(Verb::Check)]);
     assert!(verdict.rulings().iter().all(|ruling| ruling.source() == Source::Store));
     assert_eq!(scene.remaining(), [8; 40]);
@@ -172,9 +175,9 @@ fn giving_back_never_denies_and_says_how_much_counted() {
 #[test]
 fn one_subject_in_two_descriptors_counts_once_with_the_larger_cost() {
     let rule = Rule::new().when("user", Want::one_of(["*"])).partition("user");
-    let scene = Scene::with_rules(vec![policy("p", "10/h")], vec![rule]);
+    let scene = Scene::with_rules(vec![(policy("p", "10/h"), rule)]);
     let user = || Descriptor::new().with("user", "42");
-    let asks = [Ask::new(user(), Cost::ONE), Ask::new(user().with("path", "/"), Cost::new(4).unwrap())];
+    let asks = [Ask::check(user(), Cost::ONE), Ask::check(user().with("path", "/"), Cost::new(4).unwrap())];
     let verdict = scene.ask_all(&asks);
     let remaining: Vec<u64> = verdict.rulings().iter().map(|ruling| ruling.status().remaining()).collect();
     assert_eq!(remaining, [6, 6]);
@@ -183,8 +186,7 @@ fn one_subject_in_two_descriptors_counts_once_with_the_larger_cost() {
 #[test]
 fn a_limit_supplied_by_a_request_replaces_the_policies() {
     let scene = Scene::of(vec![policy("p", "1/h")]);
-    let limit = Some("2/h".parse().unwrap());
-    let ask = Ask { limit, ..Ask::new(Descriptor::new().with("user", "42"), Cost::ONE) };
+    let ask = Ask::check(Descriptor::new().with("user", "42"), Cost::ONE).with_limit("2/h").unwrap();
     let outcomes: Vec<bool> = (0..3).map(|_| scene.ask_all(std::slice::from_ref(&ask)).allowed()).collect();
     assert_eq!(outcomes, [true, true, false]);
     assert_eq!(scene.remaining(), [1]);
@@ -194,10 +196,7 @@ fn a_limit_supplied_by_a_request_replaces_the_policies() {
 #[test]
 fn two_limits_supplied_by_requests_are_two_states() {
     let scene = Scene::of(vec![policy("p", "1/h")]);
-    let ask = |limit: &str| {
-        let limit = Some(limit.parse().unwrap());
-        Ask { limit, ..Ask::new(Descriptor::new().with("user", "42"), Cost::ONE) }
-    };
+    let ask = |limit: &str| Ask::check(Descriptor::new().with("user", "42"), Cost::ONE).with_limit(limit).unwrap();
     let asks = [ask("100/h"), ask("1/min")];
     assert_eq!([scene.ask_all(&asks).allowed(), scene.ask_all(&asks).allowed()], [true, false]);
 }
@@ -285,11 +284,10 @@ fn a_peek_at_a_used_up_quota_does_not_make_another_free() {
         let rule = Rule::new().when("user", Want::one_of([user]));
         (policy(name, "1/h").with_mode(Mode::Quota), rule)
     };
-    let (policies, rules) = [quota("a", "a"), quota("b", "b")].into_iter().unzip();
-    let scene = Scene::with_rules(policies, rules);
+    let scene = Scene::with_rules(vec![quota("a", "a"), quota("b", "b")]);
     let ask = |user: &str, verb| {
         let action = Action::new(verb, Cost::ONE);
-        Ask { descriptor: Descriptor::new().with("user", user), action, limit: None }
+        Ask::new(Descriptor::new().with("user", user), action)
     };
     scene.ask_all(&[ask("a", Verb::Check)]);
     let mixed = [ask("a", Verb::Peek), ask("b", Verb::Check)];
@@ -321,7 +319,7 @@ fn a_limit_of_zero_does_not_change_the_source_of_another() {
 fn a_call_of_too_many_limits_is_refused_before_anything_is_charged() {
     let many = (0..=Call::MAX_CHECKS).map(|at| policy(&format!("p{at}"), "9/h"));
     let scene = Scene::of(many.chain([policy("quota", "9/h").with_mode(Mode::Quota)]).collect());
-    let asks = [Ask::new(Descriptor::new(), Cost::ONE)];
+    let asks = [Ask::check(Descriptor::new(), Cost::ONE)];
     let refused = ready(scene.set.domain("d").unwrap().evaluate(&asks).decide(&scene.stores, None));
     assert_eq!(refused, Err(InvalidCheck::Count { count: Call::MAX_CHECKS + 2 }));
     assert!(scene.stores.shared().store.is_empty());

@@ -9,7 +9,7 @@ mod evaluation; // from a call under policies to its verdict
 mod regressions; // bugs that were found
 mod threads; // many threads on one key get exactly the limit
 
-use tallygate::Timestamp;
+use tallygate::clock::Timestamp;
 
 /// When the clock of most tests starts.
 const START: Timestamp = Timestamp::from_micros(1_700_000_000_000_000);

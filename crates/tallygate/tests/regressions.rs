@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use tallygate::{Algorithm, Check, Cost, Key, Limit, Limiter, ManualClock, MemoryStore, Receipt, Timestamp, history};
+use tallygate::check::Receipt;
+use tallygate::clock::{ManualClock, Timestamp};
+use tallygate::{Algorithm, Check, Cost, Key, Limit, Limiter, MemoryStore, history};
 
 use crate::START;
 
@@ -67,14 +69,14 @@ fn running_sums_wrap_around_unnoticed() {
 /// The largest instant plus a window overflowed.
 #[tokio::test]
 async fn a_refund_of_a_charge_in_the_future_is_one_of_just_now() {
-    for algorithm in Algorithm::ALL {
+    for &algorithm in Algorithm::ALL {
         let limit = Limit::per_hour(5).algorithm(algorithm).build().unwrap();
         let limiter = Limiter::new(MemoryStore::builder().clock(ManualClock::new(START)).build());
         let check = Check::new(Key::new("p", "s").unwrap(), &limit);
         limiter.check(check).await.unwrap();
         assert_eq!(
-            limiter.refund(Receipt::new(check, check.cost, Some(Timestamp::from_micros(u64::MAX)))).await.unwrap(),
-            1,
+            limiter.refund(&[Receipt::new(check, check.cost, Some(Timestamp::from_micros(u64::MAX)))]).await.unwrap(),
+            [1],
             "{limit}"
         );
     }

@@ -5,7 +5,9 @@
 use std::sync::Arc;
 
 use shuttle::{check_pct, check_random, future::block_on, thread};
-use tallygate::{Algorithm, Check, Counter, Key, Limit, Limiter, ManualClock, MemoryStore, Overflow, Timestamp};
+use tallygate::clock::{ManualClock, Timestamp};
+use tallygate::store::Overflow;
+use tallygate::{Algorithm, Check, Counter, Key, Limit, Limiter, MemoryStore};
 
 const SCHEDULES: usize = 10_000;
 /// The number of scheduling points that a bug may need, for the search that favours rare orders.
@@ -31,7 +33,7 @@ fn run_all(jobs: impl IntoIterator<Item = Job>) -> u64 {
 #[test]
 fn threads_on_one_key_admit_exactly_the_limit() {
     everywhere(|| {
-        for algorithm in Algorithm::ALL {
+        for &algorithm in Algorithm::ALL {
             let limiter = Limiter::over(store(1 << 16));
             let limit = Limit::per_minute(5).algorithm(algorithm).build().unwrap();
             let job = |_| -> Job {
@@ -67,7 +69,7 @@ fn several_limits_are_charged_all_or_none() {
         };
         assert_eq!(run_all([job(false), job(true)]), 2);
         let check = Check::new(Key::new("wide", "another subject").unwrap(), &wide);
-        assert_eq!(block_on(limiter.peek(&[check])).unwrap().binding().remaining(), 7);
+        assert_eq!(block_on(limiter.peek(check)).unwrap().binding().remaining(), 7);
     });
 }
 

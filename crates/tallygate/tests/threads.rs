@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use tallygate::{Algorithm, Check, Cost, Counter, Key, Limit, Limiter, ManualClock, MemoryStore, history};
+use tallygate::clock::ManualClock;
+use tallygate::{Algorithm, Check, Cost, Counter, Key, Limit, Limiter, MemoryStore, history};
 
 use crate::START;
 
@@ -13,7 +14,7 @@ const CALLS: u64 = 500;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 8)]
 async fn tasks_on_one_key_get_exactly_the_limit() {
-    for algorithm in Algorithm::ALL {
+    for &algorithm in Algorithm::ALL {
         let limit = Limit::per_hour(10_007).algorithm(algorithm).build().unwrap();
         let limiter = Limiter::new(MemoryStore::builder().clock(ManualClock::new(START)).build());
         let tasks = (0..TASKS).map(|task| {
@@ -47,7 +48,7 @@ async fn tasks_on_one_key_get_exactly_the_limit() {
 
 #[test]
 fn threads_on_the_real_clock_stay_within_the_bound_and_are_answered_in_order() {
-    for algorithm in Algorithm::ALL {
+    for &algorithm in Algorithm::ALL {
         let limit = Limit::builder(500, std::time::Duration::from_millis(20)).algorithm(algorithm).build().unwrap();
         let limiter = Limiter::new(MemoryStore::new());
         let ask = |calls: u64| {
@@ -93,7 +94,7 @@ async fn calls_of_several_limits_are_all_or_none_under_load() {
         task.await.unwrap();
     }
     assert_eq!(passed.load(Ordering::Relaxed), 9999);
-    let left = limiter.peek(&[Check::new(Key::new("wide", "s").unwrap(), &wide)]).await.unwrap();
+    let left = limiter.peek(Check::new(Key::new("wide", "s").unwrap(), &wide)).await.unwrap();
     assert_eq!(left.binding().remaining(), 100_000 - 9999, "the wide limit was charged for what the tight one refused");
 }
 

@@ -6,7 +6,9 @@ use std::io::Write;
 
 use anyhow::{bail, ensure};
 use serde::Serialize;
-use tallygate::{Algorithm, Call, Check, Cost, Key, Limit, Timestamp, Verb};
+use tallygate::call::{Call, Verb};
+use tallygate::clock::Timestamp;
+use tallygate::{Algorithm, Check, Cost, Key, Limit};
 use tallygate_http::sanitize;
 
 use crate::output::{self, Outcome, OutputArgs};

@@ -7,7 +7,8 @@ use std::time::Duration;
 use anyhow::{anyhow, ensure};
 use clap::Subcommand;
 use serde::Serialize;
-use tallygate::{Counter, CounterName, CounterValue};
+use tallygate::Counter;
+use tallygate::counter::{CounterName, CounterValue};
 
 use crate::duration;
 use crate::output::{self, Outcome, OutputArgs};

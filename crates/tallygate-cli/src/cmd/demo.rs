@@ -7,7 +7,8 @@ mod trial;
 use std::io::Write;
 
 use anyhow::{bail, ensure};
-use tallygate::{Algorithm, Limit, LimitBuilder};
+use tallygate::limit::LimitBuilder;
+use tallygate::{Algorithm, Limit};
 
 use crate::color::Color;
 use crate::duration;

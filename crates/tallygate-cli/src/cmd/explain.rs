@@ -9,10 +9,10 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::{Context, bail};
-use tallygate::{
-    Action, Ask, Cost, Descriptor, Domain, Excess, Key, Policy, PolicySet, Reason, Ruling, Settlement, Stores, Taking,
-    Verb, Verdict, nearest,
-};
+use tallygate::call::{Settlement, Taking, Verb};
+use tallygate::policy::{Action, Ask, Descriptor, Domain, Excess, PolicySet, Reason, Ruling, Stores, Verdict};
+use tallygate::words::nearest;
+use tallygate::{Cost, Key};
 use tallygate_redis::AnyStore;
 
 use crate::cmd::call::CostArg;
@@ -80,7 +80,7 @@ pub(crate) async fn run(args: Args, out: &mut impl Write) -> anyhow::Result<Outc
     let in_memory = matches!(store, AnyStore::Memory(_));
     // A peek: decided by the same code as a check, and nothing is charged.
     let action = Action::new(Verb::Peek, args.cost.cost);
-    let ask = |descriptor: &Descriptor| Ask { descriptor: descriptor.clone(), action, limit: None };
+    let ask = |descriptor: &Descriptor| Ask::new(descriptor.clone(), action);
     let asks: Vec<Ask> = descriptors.iter().map(ask).collect();
     let verdict = domain.evaluate(&asks).decide(&Stores::new(store), None).await?;
     if let Some(error) = verdict.store_error() {
@@ -133,7 +133,7 @@ struct Explained<'c> {
     cost: Cost,
     descriptors: &'c [Descriptor],
     applying: Vec<Applying<'c>>,
-    others: Vec<(&'c Arc<Policy>, Reason)>,
+    others: Vec<Reason>,
     verdict: &'c Verdict,
 }
 
@@ -159,10 +159,10 @@ impl<'c> Explained<'c> {
         let judged = verdict.rulings().iter().map(|ruling| (ruling.mode(), ruling.status().allowed()));
         let settlement = Settlement::of(false, judged);
         let applying = verdict.rulings().iter().map(|ruling| {
-            let about = |(policy, reason): &(&Arc<Policy>, Reason)| {
-                policy.name() == ruling.policy().name() && reason.descriptor == ruling.descriptor()
+            let about = |reason: &Reason| {
+                Arc::ptr_eq(&reason.policy, ruling.policy()) && reason.descriptor == ruling.descriptor()
             };
-            let reason = others.iter().position(about).map(|at| others.remove(at).1);
+            let reason = others.iter().position(about).map(|at| others.remove(at));
             let because = reason.map(|reason| reason.because).unwrap_or_default();
             Applying { ruling, because, would_charge: would_charge(ruling, settlement), key: key(ruling, &args.prefix) }
         });

@@ -4,7 +4,7 @@ use std::io::Write;
 use std::path::PathBuf;
 
 use serde::Serialize;
-use tallygate::PolicySet;
+use tallygate::policy::PolicySet;
 use tallygate_config::{Config, Finding, Severity};
 
 use crate::color::Color;
@@ -60,7 +60,7 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<Outcome> 
     let valid = policies.is_some() && (findings.is_empty() || !args.strict);
     if args.output.json {
         let domains = policies.as_ref().map(|policies| policies.domains().iter().map(|domain| domain.name()).collect());
-        let policies = policies.as_ref().map(written);
+        let policies = policies.as_ref().map(|policies| policies.policies().count());
         output::write_json(out, &Json { valid, policies, domains, findings: &findings })?;
     } else {
         write_text(out, valid, policies.as_ref(), &findings)?;
@@ -81,7 +81,7 @@ fn write_text(
     let (errors, warnings) = (of(Severity::Error), of(Severity::Warning));
     let mut parts = Vec::new();
     parts.extend(policies.map(|policies| {
-        let (number, domains) = (written(policies), policies.domains().len() as u64);
+        let (number, domains) = (policies.policies().count() as u64, policies.domains().len() as u64);
         let noun = if number == 1 { "policy" } else { "policies" };
         format!("{} {noun} in {}", thousands(number), count(domains, "domain"))
     }));
@@ -90,9 +90,4 @@ fn write_text(
     let color = Color::for_stdout();
     let summary = parts.join(", ");
     Ok(writeln!(out, "{}", if valid { color.good(&summary) } else { color.bad(&summary) })?)
-}
-
-/// How many policies are in the files: each domain has one more, for limits that requests carry.
-fn written(policies: &PolicySet) -> u64 {
-    policies.domains().iter().map(|domain| domain.policies().len() as u64 - 1).sum()
 }

@@ -16,7 +16,8 @@ use std::time::Duration;
 
 use anyhow::{Context, bail, ensure};
 use clap::builder::RangedU64ValueParser;
-use tallygate::{Algorithm, Limiter, StoreError};
+use tallygate::store::StoreErrorKind;
+use tallygate::{Algorithm, Limiter};
 use tallygate_redis::{AnyStore, Audit, ServerReport, Sweep};
 
 use crate::output::{self, Outcome, OutputArgs};
@@ -167,7 +168,9 @@ impl Stage {
         let Some(audit) = &self.audit else { return Ok(()) };
         let sweep = Sweep { policies: Some(names.to_owned()), ..Sweep::of(prefix)? };
         let audited = match audit.run(&sweep, |_| {}).await {
-            Err(StoreError::Refused { reason, remedy }) => Err(format!("keys were not audited: {reason}; {remedy}")),
+            Err(error) if error.kind() == StoreErrorKind::Refused => {
+                Err(format!("keys were not audited: {}", error.reason()))
+            }
             other => Ok(other?),
         };
         for (scenario, finding) in trials {

@@ -1,8 +1,9 @@
 //! How envoyproxy/ratelimit finds a rule: down the tree, one entry of a descriptor for each level.
 
 use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 
-use tallygate::{Descriptor, Match, Matcher, Pattern, Reason, Subject};
+use tallygate::policy::{Description, Descriptor, Match, Matcher, Pattern, Policy, Reason, Subject};
 
 /// The rules of a domain.
 ///
@@ -11,7 +12,7 @@ use tallygate::{Descriptor, Match, Matcher, Pattern, Reason, Subject};
 #[derive(Debug)]
 pub(crate) struct Tree {
     root: Branch,
-    names: Vec<String>,
+    policies: Vec<Arc<Policy>>,
 }
 
 /// A descriptor of the file and those below it.
@@ -27,7 +28,9 @@ pub(super) struct Branch {
 
 #[derive(Debug)]
 pub(super) struct Leaf {
-    pub policy: usize,
+    pub policy: Arc<Policy>,
+    /// The descriptors that lead to it.
+    pub description: Description,
     /// The name by which other rules replace it.
     pub name: Option<String>,
     /// The names of the rules that do not apply where this one does.
@@ -55,8 +58,12 @@ impl Branch {
 type Walk<'t> = Result<(&'t Leaf, Subject), String>;
 
 impl Tree {
-    pub(super) fn new(root: Branch, names: Vec<String>) -> Self {
-        Self { root, names }
+    pub(super) fn new(root: Branch, policies: Vec<Arc<Policy>>) -> Self {
+        Self { root, policies }
+    }
+
+    pub fn policies(&self) -> &[Arc<Policy>] {
+        &self.policies
     }
 
     /// The names in `replaces` that no rule has.
@@ -110,7 +117,7 @@ impl Matcher for Tree {
         let (walks, replaced) = self.walks(descriptors);
         let found = walks.into_iter().enumerate().filter_map(|(descriptor, walk)| match walk {
             Ok((leaf, subject)) if !is_replaced(leaf, &replaced) => {
-                Some(Match { policy: leaf.policy, descriptor, subject, limit: None })
+                Some(Match::new(Arc::clone(&leaf.policy), descriptor, subject))
             }
             _ => None,
         });
@@ -120,11 +127,11 @@ impl Matcher for Tree {
     fn explain(&self, descriptors: &[&Descriptor]) -> Vec<Reason> {
         let (walks, replaced) = self.walks(descriptors);
         let mut reasons = Vec::new();
-        for policy in 0..self.names.len() {
+        for policy in &self.policies {
             for (descriptor, walk) in walks.iter().enumerate() {
                 let (matched, because) = match walk {
-                    Ok((leaf, _)) if leaf.policy != policy => {
-                        (false, format!("the descriptor leads to `{}`", self.names[leaf.policy]))
+                    Ok((leaf, _)) if !Arc::ptr_eq(&leaf.policy, policy) => {
+                        (false, format!("the descriptor leads to `{}`", leaf.policy.name()))
                     }
                     Ok((leaf, _)) if is_replaced(leaf, &replaced) => {
                         (false, "the descriptor leads here, but another rule of this call replaces it".to_owned())
@@ -132,9 +139,15 @@ impl Matcher for Tree {
                     Ok((_, subject)) => (true, format!("the descriptor leads here; it counts {}", subject.as_str())),
                     Err(why) => (false, format!("the descriptor leads to no rule: {why}")),
                 };
-                reasons.push(Reason { policy, descriptor, matched, because });
+                reasons.push(Reason::new(Arc::clone(policy), descriptor, matched, because));
             }
         }
         reasons
+    }
+
+    fn describe(&self) -> Vec<(Arc<Policy>, Description)> {
+        let leaves = self.root.leaves().into_iter().map(|leaf| (leaf.policy.name(), &leaf.description));
+        let leaves: HashMap<&str, &Description> = leaves.collect();
+        self.policies.iter().map(|policy| (Arc::clone(policy), leaves[policy.name()].clone())).collect()
     }
 }

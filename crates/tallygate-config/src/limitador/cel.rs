@@ -5,7 +5,7 @@ use std::sync::{Arc, LazyLock};
 
 use cel::objects::Map;
 use cel::{Context, Env, Value};
-use tallygate::Descriptor;
+use tallygate::policy::Descriptor;
 
 /// In bytes. Chains of operators are evaluated by recursion, and expressions of this length fit a stack of 1 MiB.
 const LONGEST: usize = 500;

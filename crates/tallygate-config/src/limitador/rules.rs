@@ -3,8 +3,9 @@
 #[cfg(feature = "cel")]
 use std::cell::OnceCell;
 use std::collections::HashMap;
+use std::sync::Arc;
 
-use tallygate::{Descriptor, Match, Matcher, Reason, Subject};
+use tallygate::policy::{Description, Descriptor, Match, Matcher, Policy, Reason, Subject};
 
 #[cfg(feature = "cel")]
 use super::cel::{Program, Scope};
@@ -13,8 +14,7 @@ use crate::finding::Place;
 
 #[derive(Debug, Default)]
 pub(crate) struct LimitadorRules {
-    /// One for each policy, in the same order.
-    pub rules: Vec<LimitadorRule>,
+    pub rules: Vec<(Arc<Policy>, LimitadorRule)>,
     /// What each is about, and where it stands.
     pub identities: HashMap<String, Place>,
 }
@@ -131,20 +131,27 @@ impl LimitadorRule {
 }
 
 impl LimitadorRules {
-    /// For each rule its index, the descriptor that is charged, and the subject or why it does not apply. Without a
-    /// descriptor there is nothing to charge.
-    fn judged(&self, descriptors: &[&Descriptor]) -> impl Iterator<Item = (usize, usize, Result<Subject, String>)> {
+    pub fn policies(&self) -> Vec<Arc<Policy>> {
+        self.rules.iter().map(|(policy, _)| Arc::clone(policy)).collect()
+    }
+
+    /// For each policy the descriptor that is charged, and the subject or why it does not apply. Without a descriptor
+    /// there is nothing to charge.
+    fn judged(
+        &self,
+        descriptors: &[&Descriptor],
+    ) -> impl Iterator<Item = (Arc<Policy>, usize, Result<Subject, String>)> {
         let (count, call) = (descriptors.len(), Call::new(descriptors));
-        let rules = self.rules.iter().enumerate().filter(move |_| count > 0);
-        rules.map(move |(policy, rule)| (policy, rule.charged(count), rule.subject(&call)))
+        let rules = self.rules.iter().filter(move |_| count > 0);
+        rules.map(move |(policy, rule)| (Arc::clone(policy), rule.charged(count), rule.subject(&call)))
     }
 }
 
 impl Matcher for LimitadorRules {
     fn find(&self, descriptors: &[&Descriptor]) -> Vec<Match> {
-        let found = self.judged(descriptors).filter_map(|(policy, descriptor, subject)| {
-            Some(Match { policy, descriptor, subject: subject.ok()?, limit: None })
-        });
+        let found = self
+            .judged(descriptors)
+            .filter_map(|(policy, descriptor, subject)| Some(Match::new(policy, descriptor, subject.ok()?)));
         found.collect()
     }
 
@@ -152,8 +159,17 @@ impl Matcher for LimitadorRules {
         let reasons = self.judged(descriptors).map(|(policy, descriptor, subject)| {
             let matched = subject.is_ok();
             let counted = |subject: Subject| format!("every condition is true; it counts {}", subject.as_str());
-            Reason { policy, descriptor, matched, because: subject.map_or_else(|why| why, counted) }
+            Reason::new(policy, descriptor, matched, subject.map_or_else(|why| why, counted))
         });
         reasons.collect()
+    }
+
+    fn describe(&self) -> Vec<(Arc<Policy>, Description)> {
+        let describe = |(policy, rule): &(Arc<Policy>, LimitadorRule)| {
+            let conditions = rule.conditions.iter().map(|(source, _)| source.clone()).collect();
+            let variables = rule.variables.iter().map(|(source, _)| source.clone()).collect();
+            (Arc::clone(policy), Description::new(conditions, variables))
+        };
+        self.rules.iter().map(describe).collect()
     }
 }

@@ -6,7 +6,7 @@
 //! text      = "'" … "'" | '"' … '"' | word (only after a key that stands alone, as files of old have it)
 //! ```
 
-use tallygate::Descriptor;
+use tallygate::policy::Descriptor;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Entry {

@@ -78,6 +78,7 @@ impl TrustedProxies {
 #[error(
     "invalid proxy `{part}`: write networks or addresses, for example `10.0.0.0/8,192.0.2.7`, a number of hops, or `none`"
 )]
+#[non_exhaustive]
 pub struct InvalidProxies {
     /// The invalid part.
     pub part: String,

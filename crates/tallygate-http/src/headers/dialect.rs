@@ -2,7 +2,7 @@
 
 use std::time::{Duration, SystemTime};
 
-use tallygate::words;
+use tallygate::words::words;
 
 words! {
     /// A set of response headers. A denial also has `Retry-After`, whatever the dialect.

@@ -2,7 +2,8 @@
 
 use std::collections::HashMap;
 
-use tallygate::{Algorithm, decode_policy};
+use tallygate::Algorithm;
+use tallygate::key::decode_policy;
 
 use super::report::{AuditReport, LargeKey, Usage};
 use super::sweep::Sweep;
@@ -78,7 +79,7 @@ fn kind_name(policy: &str, kind: &str) -> Option<&'static str> {
         return Some(COUNTER);
     }
     // Both fixed windows have the same kind: their states are the same.
-    Algorithm::ALL.into_iter().find(|algorithm| algorithm.kind() == kind).map(Algorithm::name)
+    Algorithm::ALL.iter().find(|algorithm| algorithm.kind() == kind).map(|algorithm| algorithm.name())
 }
 
 #[cfg(test)]

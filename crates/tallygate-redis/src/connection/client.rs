@@ -74,13 +74,13 @@ impl Client {
     async fn admit(&self, send_by: Instant) -> Result<SemaphorePermit<'_>, StoreError> {
         if let Ok(permit) = self.permits.try_acquire() {
             let reason = "the deadline of the call had passed before it was sent";
-            let too_late = || StoreError::Unavailable { reason: reason.to_owned() };
+            let too_late = || StoreError::unavailable(reason.to_owned());
             return (Instant::now() < send_by).then_some(permit).ok_or_else(too_late);
         }
         match timeout_at(send_by, self.permits.acquire()).await {
             // On a stalled machine the permit and the deadline can come together.
             Ok(Ok(permit)) if Instant::now() < send_by => Ok(permit),
-            _ => Err(StoreError::Overloaded { in_flight: self.settings.in_flight }),
+            _ => Err(StoreError::overloaded(self.settings.in_flight)),
         }
     }
 
@@ -94,7 +94,7 @@ impl Client {
                 if pause(deadline.send_by).await {
                     continue;
                 }
-                return Err(StoreError::Unavailable { reason: format!("no node of the cluster has slot {slot}") });
+                return Err(StoreError::unavailable(format!("no node of the cluster has slot {slot}")));
             };
             let address = route.node.address();
             let request = if route.asking { Request::Asking(run.command()) } else { Request::Command(run.command()) };

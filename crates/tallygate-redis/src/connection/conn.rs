@@ -78,7 +78,7 @@ impl Connection {
     ) -> Result<Self, Failure> {
         let opening = async {
             let connection = Self::connect(options, None, Some(messages)).await?;
-            connection.inner.clone().subscribe(channel).await.map_err(|error| setup_failure(&error, options))?;
+            connection.inner.clone().subscribe(channel).await.map_err(|error| setup_failure(error, options))?;
             Ok(connection)
         };
         timeout(options.timeout, opening).await.unwrap_or_else(|_| Err(timed_out(options)))
@@ -109,7 +109,7 @@ impl Connection {
         }
         let (inner, driver) = MultiplexedConnection::new_with_config(&login, socket, config)
             .await
-            .map_err(|error| setup_failure(&error, options))?;
+            .map_err(|error| setup_failure(error, options))?;
         let dead = Arc::new(AtomicBool::new(false));
         let guard = DriverGuard { dead: Arc::clone(&dead), lost };
         let driver = tokio::spawn(async move {
@@ -129,7 +129,7 @@ impl Connection {
             commands.cmd("ROLE");
         }
         let replies = self.inner.clone().send_packed_commands(&commands, 0, commands.len()).await;
-        let replies = replies.map_err(|error| setup_failure(&error, options))?;
+        let replies = replies.map_err(|error| setup_failure(error, options))?;
         // A user without the permission for CLIENT or PING gets a reply too, and that is enough.
         if let Some(Value::ServerError(error)) = replies.get(1)
             && error.code() != "NOPERM"
@@ -153,7 +153,7 @@ impl Connection {
     /// For a user with `+info` but without `+role`. With neither, the first write finds out.
     async fn check_role_by_info(&self, options: &ConnectOptions) -> Result<(), Failure> {
         let reply = self.inner.clone().send_packed_command(redis::cmd("INFO").arg("replication")).await;
-        match reply.map_err(|error| setup_failure(&error, options))? {
+        match reply.map_err(|error| setup_failure(error, options))? {
             Value::BulkString(text) if String::from_utf8_lossy(&text).contains("role:slave") => check_role(b"slave"),
             _ => Ok(()),
         }
@@ -192,9 +192,9 @@ impl Connection {
                 self.dead.store(true, Ordering::Relaxed);
                 // The driver has ended: what it has not written by now will never be written.
                 if self.written.load(Ordering::Relaxed) == written {
-                    Err(Failure::NotSent(NotSent::Closed(error.to_string())))
+                    Err(Failure::NotSent(NotSent::Closed(error.into())))
                 } else {
-                    Err(Failure::Lost(error.to_string()))
+                    Err(Failure::Lost(error.into()))
                 }
             }
             Err(_) => {
@@ -258,7 +258,7 @@ fn timed_out(options: &ConnectOptions) -> Failure {
 }
 
 /// Nothing of a call has been sent while a connection is being opened.
-fn setup_failure(error: &RedisError, options: &ConnectOptions) -> Failure {
+fn setup_failure(error: RedisError, options: &ConnectOptions) -> Failure {
     match error.kind() {
         ErrorKind::AuthenticationFailed => Failure::Refused(Refusal::Login { reply: None, to_sentinel: false }),
         ErrorKind::Server(_) => {
@@ -266,9 +266,6 @@ fn setup_failure(error: &RedisError, options: &ConnectOptions) -> Failure {
             let remedy = "check the user, password and database of the store URL";
             Failure::Refused(Refusal::Settings { reply: format!("{code} {text}"), remedy })
         }
-        _ => {
-            let (error, tls) = (error.to_string(), options.tls.is_some());
-            Failure::NotSent(NotSent::HandshakeCut { error, tls })
-        }
+        _ => Failure::NotSent(NotSent::HandshakeCut { error: error.into(), tls: options.tls.is_some() }),
     }
 }

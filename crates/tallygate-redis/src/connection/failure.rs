@@ -1,10 +1,13 @@
 //! What a failed exchange with a server proves, what to do next, and what the operator reads about it.
 
+use std::error::Error;
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use redis::{ParsingError, ServerError};
 use tallygate::StoreError;
+use tallygate::store::StoreErrorKind;
 
 /// One failed exchange. Everything but [`Failure::Lost`], [`Failure::TimedOut`] and [`Failure::Corrupt`] proves that the
 /// script changed nothing.
@@ -24,8 +27,8 @@ pub(crate) enum Failure {
     Refused(Refusal),
     /// Not a byte of the call left this process.
     NotSent(NotSent),
-    /// The connection ended after sending. With the error.
-    Lost(String),
+    /// The connection ended after sending.
+    Lost(Cause),
     /// Sent, and no answer in time.
     TimedOut,
     /// The script stopped half way, or the reply is not from our scripts. With the reply.
@@ -56,7 +59,7 @@ pub(crate) enum Refusal {
     UnknownMaster { name: String },
     /// The certificate of the server is not valid, or the host of the URL cannot be in a certificate.
     #[cfg(feature = "tls")]
-    Certificate { error: String },
+    Certificate { error: Cause },
     /// The port answers, but not with TLS.
     #[cfg(feature = "tls")]
     NotTls,
@@ -66,13 +69,15 @@ pub(crate) enum Refusal {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum NotSent {
     NotListening,
-    Connect(String),
+    Connect(Cause),
+    #[cfg(feature = "tls")]
+    TlsHandshake(Cause),
     ConnectTimeout {
         after: Duration,
         tls: bool,
     },
     HandshakeCut {
-        error: String,
+        error: Cause,
         tls: bool,
     },
     /// With its role.
@@ -84,10 +89,34 @@ pub(crate) enum NotSent {
         calls: u32,
     },
     /// An open connection turned out to be closed.
-    Closed(String),
+    Closed(Cause),
     /// A cluster in which no node has a slot.
     NoSlots,
 }
+
+/// The error of a connection, kept as the source of ours.
+#[derive(Debug, Clone)]
+pub(crate) struct Cause(Arc<dyn Error + Send + Sync>);
+
+impl<E: Error + Send + Sync + 'static> From<E> for Cause {
+    fn from(error: E) -> Self {
+        Self(Arc::new(error))
+    }
+}
+
+impl fmt::Display for Cause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl PartialEq for Cause {
+    fn eq(&self, other: &Self) -> bool {
+        self.to_string() == other.to_string()
+    }
+}
+
+impl Eq for Cause {}
 
 impl Failure {
     /// Classifies an error reply.
@@ -154,8 +183,29 @@ impl Failure {
 
     /// The error for users of the store, of a call to the server at `address`.
     pub(crate) fn at(self, address: &impl fmt::Display) -> StoreError {
+        let cause = self.cause().cloned();
+        let error = self.without_cause(address);
+        match cause {
+            Some(cause) => error.with_source(cause.0),
+            None => error,
+        }
+    }
+
+    fn cause(&self) -> Option<&Cause> {
+        match self {
+            Self::Lost(cause) | Self::NotSent(NotSent::Connect(cause) | NotSent::Closed(cause)) => Some(cause),
+            Self::NotSent(NotSent::HandshakeCut { error, .. }) => Some(error),
+            #[cfg(feature = "tls")]
+            Self::NotSent(NotSent::TlsHandshake(cause)) => Some(cause),
+            #[cfg(feature = "tls")]
+            Self::Refused(Refusal::Certificate { error }) => Some(error),
+            _ => None,
+        }
+    }
+
+    fn without_cause(self, address: &impl fmt::Display) -> StoreError {
         let replied = |reply: String| format!("{address} replied `{reply}`");
-        let unavailable = |reason| StoreError::Unavailable { reason };
+        let unavailable = |reason: String| StoreError::unavailable(reason);
         match self {
             Self::NoScript => unavailable(format!("{address} replied NOSCRIPT: the script did not run")),
             Self::Redirected(Redirect { address: to, .. }) => unavailable(format!(
@@ -166,15 +216,15 @@ impl Failure {
             }
             Self::NotReady(reply) | Self::ReadOnly(reply) => unavailable(replied(reply)),
             Self::NotSent(why) => unavailable(why.sentence(address)),
-            Self::Lost(error) => StoreError::Ambiguous {
-                reason: format!("the connection to {address} was cut after sending the call: {error}"),
-            },
-            Self::TimedOut => StoreError::Ambiguous { reason: format!("{address} did not answer in time") },
+            Self::Lost(error) => {
+                StoreError::ambiguous(format!("the connection to {address} was cut after sending the call: {error}"))
+            }
+            Self::TimedOut => StoreError::ambiguous(format!("{address} did not answer in time")),
             Self::Refused(refusal) => {
                 let (reason, remedy) = refusal.reason_and_remedy(address);
-                StoreError::Refused { reason, remedy }
+                StoreError::refused(reason, remedy)
             }
-            Self::Corrupt(reply) => StoreError::Corrupt { reason: replied(reply) },
+            Self::Corrupt(reply) => StoreError::corrupt(replied(reply)),
         }
     }
 }
@@ -190,6 +240,8 @@ impl NotSent {
         match self {
             Self::NotListening => format!("nothing is listening on {at}: is the server running?"),
             Self::Connect(error) => format!("cannot connect to {at}: {error}"),
+            #[cfg(feature = "tls")]
+            Self::TlsHandshake(error) => format!("cannot connect to {at}: the TLS handshake failed: {error}"),
             Self::ConnectTimeout { after, tls: true } => {
                 format!("{at} did not answer within {after:?}: is it hung, or does this port not speak TLS?")
             }
@@ -266,17 +318,17 @@ impl Redirect {
 /// The error when none of several servers can be used. A refusal outranks the silence of the others: it says what to
 /// change.
 pub(crate) fn none_of(servers: &str, mut failed: Vec<StoreError>) -> StoreError {
-    if let Some(at) = failed.iter().position(|error| matches!(error, StoreError::Refused { .. })) {
+    if let Some(at) = failed.iter().position(|error| error.kind() == StoreErrorKind::Refused) {
         return failed.swap_remove(at);
     }
     let reasons: Vec<String> = failed
         .into_iter()
-        .map(|error| match error {
-            StoreError::Unavailable { reason } | StoreError::Ambiguous { reason } => reason,
-            other => other.to_string(),
+        .map(|error| match error.kind() {
+            StoreErrorKind::Unavailable | StoreErrorKind::Ambiguous => error.reason().to_owned(),
+            _ => error.to_string(),
         })
         .collect();
-    StoreError::Unavailable { reason: format!("no {servers} can be used: {}", reasons.join("; ")) }
+    StoreError::unavailable(format!("no {servers} can be used: {}", reasons.join("; ")))
 }
 
 /// Redis 6 wraps the error of a command in that of the script: `ERR Error running script (…): … -READONLY You can't…`.

@@ -29,7 +29,7 @@ impl Socket {
         let failed = |error: io::Error| {
             Failure::NotSent(match error.kind() {
                 io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound => NotSent::NotListening,
-                _ => NotSent::Connect(error.to_string()),
+                _ => NotSent::Connect(error.into()),
             })
         };
         let stream: Box<dyn Stream> = match &options.address {

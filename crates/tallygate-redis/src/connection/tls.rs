@@ -22,7 +22,7 @@ impl Tls {
     /// Reads the roots once; all connections share them.
     pub(crate) fn new(ca: Option<&Path>) -> Result<Self, ConnectError> {
         let provider = provider().ok_or(ConnectError::NoCryptoProvider)?;
-        let refused = |reason: String, remedy: &str| StoreError::Refused { reason, remedy: remedy.to_owned() };
+        let refused = |reason: String, remedy: &str| StoreError::refused(reason, remedy.to_owned());
         let mut roots = RootCertStore::empty();
         roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
         if let Some(path) = ca {
@@ -57,14 +57,14 @@ impl Tls {
 
     pub(crate) async fn wrap(&self, host: &str, stream: TcpStream) -> Result<TlsStream<TcpStream>, Failure> {
         let name = ServerName::try_from(host.to_owned())
-            .map_err(|error| Failure::Refused(Refusal::Certificate { error: error.to_string() }))?;
+            .map_err(|error| Failure::Refused(Refusal::Certificate { error: error.into() }))?;
         self.0.connect(name, stream).await.map_err(|error| {
             match error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>()) {
-                Some(rustls::Error::InvalidCertificate(why)) => {
-                    Failure::Refused(Refusal::Certificate { error: why.to_string() })
+                Some(invalid @ rustls::Error::InvalidCertificate(_)) => {
+                    Failure::Refused(Refusal::Certificate { error: invalid.clone().into() })
                 }
                 Some(rustls::Error::InvalidMessage(_)) => Failure::Refused(Refusal::NotTls),
-                _ => Failure::NotSent(NotSent::Connect(format!("the TLS handshake failed: {error}"))),
+                _ => Failure::NotSent(NotSent::TlsHandshake(error.into())),
             }
         })
     }

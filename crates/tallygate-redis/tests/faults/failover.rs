@@ -2,7 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use tallygate::{Algorithm, Check, CheckError, Key, Limit, StoreError};
+use tallygate::store::StoreErrorKind;
+use tallygate::{Algorithm, Check, CheckError, Key, Limit};
 use tallygate_testkit::{Cluster, Flavour, Sentinel, Server, valkey_available};
 
 use crate::support::{
@@ -120,7 +121,9 @@ async fn a_read_only_server_is_not_charged_and_passes() {
         limiter.check(check).await.unwrap();
         server.command(&["REPLICAOF", "127.0.0.1", &nobody]).ok();
         let error = limiter.check(check).await.unwrap_err();
-        let CheckError::Store(StoreError::Unavailable { reason }) = &error else { panic!("{error:?}") };
+        let CheckError::Store(error) = &error else { panic!("{error:?}") };
+        assert_eq!(error.kind(), StoreErrorKind::Unavailable, "{error}");
+        let reason = error.reason();
         assert!(reason.contains("READONLY") || reason.contains("is a replica"), "{reason}");
         server.command(&["REPLICAOF", "NO", "ONE"]).ok();
         assert_eq!(limiter.check(check).await.unwrap().binding().remaining(), 3);

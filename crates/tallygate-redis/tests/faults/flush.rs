@@ -15,9 +15,10 @@ async fn lost_scripts_change_no_answer() {
     for flavour in flavours() {
         let server = Server::of(flavour).start();
         let limiter = patient(&server.url()).await;
-        let limits = Algorithm::ALL
-            .map(|algorithm| Limit::builder(40, Duration::from_millis(50)).algorithm(algorithm).build().unwrap());
-        let loads = limits.each_ref().map(|limit| Load::start(&limiter, limit, limit.algorithm().name(), "hot", 5));
+        let limit = |&algorithm| Limit::builder(40, Duration::from_millis(50)).algorithm(algorithm).build().unwrap();
+        let limits: Vec<Limit> = Algorithm::ALL.iter().map(limit).collect();
+        let load = |limit: &Limit| Load::start(&limiter, limit, limit.algorithm().name(), "hot", 5);
+        let loads: Vec<Load> = limits.iter().map(load).collect();
         let flushed = tokio::task::spawn_blocking({
             let mut connection = server.connect().unwrap();
             move || {
@@ -41,7 +42,7 @@ async fn lost_scripts_change_no_answer() {
             let decision = limiter.check_all(&both).await.unwrap();
             assert!(decision.allowed());
             if rounds % 3 == 0 {
-                given_back += limiter.refund(receipt(both[0], Some(decision.decided_at()))).await.unwrap();
+                given_back += limiter.refund(&[receipt(both[0], decision.decided_at())]).await.unwrap()[0];
             }
         }
         flushed.await.unwrap();

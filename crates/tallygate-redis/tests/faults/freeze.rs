@@ -2,7 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use tallygate::{Algorithm, Check, Key, StoreError};
+use tallygate::store::StoreErrorKind;
+use tallygate::{Algorithm, Check, Key};
 use tallygate_redis::{ConnectError, RedisStore};
 use tallygate_testkit::Server;
 use tallygate_testkit::wait::PATIENCE;
@@ -56,7 +57,9 @@ async fn a_hung_server_hangs_no_caller_and_admits_no_more() {
         assert!(hung.slowest < DEADLINE + SLACK, "a call took {:?}", hung.slowest);
         let start = Instant::now();
         let hasty = RedisStore::builder(&server.url()).connect_timeout(DEADLINE).connect().await;
-        let Err(ConnectError::Store(StoreError::Unavailable { reason })) = hasty else { panic!("connected") };
+        let Err(ConnectError::Store(error)) = hasty else { panic!("connected") };
+        assert_eq!(error.kind(), StoreErrorKind::Unavailable, "{error}");
+        let reason = error.reason();
         assert!(reason.contains(&server.addr().to_string()), "{reason}");
         assert!(start.elapsed() < DEADLINE + SLACK);
         all.merge(hung);

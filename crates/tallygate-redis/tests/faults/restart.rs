@@ -13,12 +13,13 @@ use crate::support::{
 const RESTARTS: u64 = 3;
 const AMOUNT: u64 = 300;
 
-fn loads(limiter: &RedisLimiter) -> [(Limit, Load); Algorithm::ALL.len()] {
-    Algorithm::ALL.map(|algorithm| {
+fn loads(limiter: &RedisLimiter) -> Vec<(Limit, Load)> {
+    let load = |&algorithm: &Algorithm| {
         let limit = yearly(algorithm, AMOUNT);
         let load = Load::start(limiter, &limit, "restarted", algorithm.name(), 3);
         (limit, load)
-    })
+    };
+    Algorithm::ALL.iter().map(load).collect()
 }
 
 /// Kills and restarts the server under load. Returns the instants between.

@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use tallygate::store::StoreErrorKind;
 use tallygate::{Algorithm, Check, CheckError, Key, Limit, Limiter, StoreError};
 use tallygate_redis::RedisStore;
 use tallygate_testkit::random::Random;
@@ -84,7 +85,8 @@ async fn a_reply_cut_anywhere_is_charged_once_and_not_asked_again() {
         assert_eq!(path.used(&subject).await, 1, "cut after {cut} bytes");
         match answers.errors.as_slice() {
             [] => assert_eq!(cut, REPLY),
-            [StoreError::Ambiguous { reason }] => {
+            [error] if error.kind() == StoreErrorKind::Ambiguous => {
+                let reason = error.reason();
                 assert!(cut < REPLY && reason.contains("cut after sending"), "cut after {cut} bytes: {reason}");
             }
             other => panic!("cut after {cut} bytes: {other:?}"),
@@ -150,8 +152,9 @@ async fn a_reset_connection_is_replaced_and_a_slow_one_waited_for() {
 async fn a_network_that_fails_at_random_charges_no_call_twice() {
     let path = Path::to(Server::redis().start()).await;
     let limiter = within(&path.proxy.url(), Duration::from_millis(60)).await;
-    let limits = Algorithm::ALL.map(|algorithm| yearly(algorithm, 400));
-    let loads = limits.each_ref().map(|limit| Load::start(&limiter, limit, "random", limit.algorithm().name(), 3));
+    let limits: Vec<Limit> = Algorithm::ALL.iter().map(|&algorithm| yearly(algorithm, 400)).collect();
+    let load = |limit: &Limit| Load::start(&limiter, limit, "random", limit.algorithm().name(), 3);
+    let loads: Vec<Load> = limits.iter().map(load).collect();
     let mut random = Random::new(0x0077_6972_6521);
     for _ in 0..80 {
         path.proxy.set(match random.between(0, 7) {
@@ -194,8 +197,8 @@ async fn calls_beyond_in_flight_are_refused_unsent() {
     let (mut ambiguous, mut overloaded) = (0, 0);
     for answer in calls.join_all().await {
         match answer.unwrap_err() {
-            CheckError::Store(StoreError::Ambiguous { .. }) => ambiguous += 1,
-            CheckError::Store(StoreError::Overloaded { in_flight: 2 }) => overloaded += 1,
+            CheckError::Store(error) if error.kind() == StoreErrorKind::Ambiguous => ambiguous += 1,
+            CheckError::Store(error) if error == StoreError::overloaded(2) => overloaded += 1,
             other => panic!("{other}"),
         }
     }

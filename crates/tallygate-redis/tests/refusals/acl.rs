@@ -49,7 +49,7 @@ fn commands() -> impl Iterator<Item = &'static str> {
 /// Every verb on every algorithm, and counters.
 async fn does_everything(limiter: &RedisLimiter) {
     let plain = limit("100/min");
-    for algorithm in Algorithm::ALL {
+    for &algorithm in Algorithm::ALL {
         let limit = Limit::builder(3, 200 * DAY).algorithm(algorithm).build().unwrap();
         let wider = Limit::builder(5, 300 * DAY).algorithm(algorithm).build().unwrap();
         let check = Check::new(Key::new(algorithm.name(), "s").unwrap(), &limit);
@@ -59,12 +59,12 @@ async fn does_everything(limiter: &RedisLimiter) {
         for allowed in [true, true, true, false] {
             assert_eq!(limiter.check(check).await.unwrap().allowed(), allowed);
         }
-        assert_eq!(limiter.refund(receipt(check.cost(units(2)), None)).await.unwrap(), 2);
+        assert_eq!(limiter.refund(&[receipt(check.cost(units(2)), None)]).await.unwrap(), [2]);
         assert!(limiter.check_all(&[check, other]).await.unwrap().allowed());
-        assert!(limiter.peek(&[check]).await.unwrap().allowed());
+        assert!(limiter.peek(check).await.unwrap().allowed());
         // Other numbers: the state is converted, by an admitted call, by a refund, by a denied call.
         assert!(limiter.check(changed).await.unwrap().allowed());
-        assert_eq!(limiter.refund(receipt(check, None)).await.unwrap(), 1);
+        assert_eq!(limiter.refund(&[receipt(check, None)]).await.unwrap(), [1]);
         assert!(!limiter.check_all(&[changed.cost(units(5)), other]).await.unwrap().allowed());
         assert!(limiter.reset(check).await.unwrap());
         assert!(limiter.check(check).await.unwrap().allowed());

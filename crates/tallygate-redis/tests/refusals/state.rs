@@ -3,10 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tallygate::{
-    Algorithm, Ask, Check, CheckError, Counter, CounterError, Descriptor, Domain, Key, Limit, Limiter, Mode, OnError,
-    Policy, Rule, Rules, Ruling, Source, StoreError, Stores,
-};
+use tallygate::counter::CounterError;
+use tallygate::decision::Source;
+use tallygate::policy::{Ask, Descriptor, Domain, Mode, OnError, Policy, Rule, Ruling, Stores};
+use tallygate::store::StoreErrorKind;
+use tallygate::{Algorithm, Check, CheckError, Counter, Key, Limit, Limiter};
 use tallygate_redis::RedisStore;
 use tallygate_testkit::wait::PATIENCE;
 use tallygate_testkit::{Reply, Server};
@@ -24,7 +25,7 @@ async fn a_full_server_loses_nothing() {
     for flavour in flavours() {
         let server = Server::of(flavour).arg("--maxmemory-policy", "noeviction").start();
         let limiter = patient(&server.url()).await;
-        let limits = Algorithm::ALL.map(|algorithm| yearly(algorithm, 5));
+        let limits: Vec<Limit> = Algorithm::ALL.iter().map(|algorithm| yearly(*algorithm, 5)).collect();
         for limit in &limits {
             limiter.check(check(limit, "spent").cost(units(5))).await.unwrap();
             limiter.check(check(limit, "half").cost(units(3))).await.unwrap();
@@ -45,7 +46,7 @@ async fn a_full_server_loses_nothing() {
             // Other numbers need the state to be rewritten: done or refused, but never lost.
             let wider = yearly(limit.algorithm(), 4);
             let _ = limiter.check(check(&wider, "half").cost(units(4))).await;
-            let _ = limiter.refund(receipt(check(limit, "half"), None)).await;
+            let _ = limiter.refund(&[receipt(check(limit, "half"), None)]).await;
         }
         let Err(CounterError::Store(error)) = counter.incr_by_float(0.5).await else { panic!("it was written") };
         store_refused(&error, "noeviction");
@@ -75,9 +76,9 @@ async fn a_state_of_a_newer_version_is_reported_and_left_alone() {
         let server = Server::of(flavour).start();
         let store = RedisStore::builder(&server.url()).deadline(PATIENCE).connect().await.unwrap();
         let limiter = Limiter::new(store.clone());
-        for algorithm in Algorithm::ALL {
+        for &algorithm in Algorithm::ALL {
             let limit = yearly(algorithm, 5);
-            let policy = Policy::new(algorithm.name(), "d", Some(limit.clone())).unwrap();
+            let policy = Policy::new(algorithm.name(), "d", limit.clone()).unwrap();
             let key = Key::new(policy.key_name(), "all").unwrap();
             let check = Check::new(key, &limit);
             let written = check.key.encode("tallygate", algorithm.kind());
@@ -104,11 +105,12 @@ async fn a_state_of_a_newer_version_is_reported_and_left_alone() {
             let beside = Check::new(Key::new("beside", "all").unwrap(), &limit);
             for answer in [
                 limiter.check(check).await.map(drop),
-                limiter.peek(&[check]).await.map(drop),
+                limiter.peek(check).await.map(drop),
                 limiter.check_all(&[beside, check]).await.map(drop),
-                limiter.refund(receipt(check, None)).await.map(drop),
+                limiter.refund(&[receipt(check, None)]).await.map(drop),
             ] {
-                let newer = matches!(answer, Err(CheckError::Store(StoreError::NewerFormat { .. })));
+                let newer =
+                    matches!(&answer, Err(CheckError::Store(error)) if error.kind() == StoreErrorKind::NewerFormat);
                 assert!(newer, "{algorithm}: {answer:?}");
             }
             for (on_error, source) in [
@@ -117,18 +119,17 @@ async fn a_state_of_a_newer_version_is_reported_and_left_alone() {
                 (OnError::Local, Source::OnErrorLocal),
             ] {
                 let policy = policy.clone().with_on_error(on_error);
-                let domain = Domain::new("d", vec![policy], Box::new(Rules(vec![Rule::new()])));
-                let asks = [Ask::new(Descriptor::new(), units(1))];
+                let domain = Domain::new("d", [(policy, Rule::new())]).unwrap();
+                let asks = [Ask::check(Descriptor::new(), units(1))];
                 let verdict = domain.evaluate(&asks).decide(&Stores::new(store.clone()), None).await.unwrap();
                 assert_eq!(verdict.rulings()[0].source(), source, "{algorithm}");
             }
             // A shadow that cannot be read does not prevent the enforcing policy from being decided.
             let shadow = policy.clone().with_mode(Mode::Shadow).with_on_error(OnError::Deny);
-            let real = Policy::new("real", "d", Some(yearly(algorithm, 1))).unwrap();
-            let rules = Rules(vec![Rule::new(), Rule::new()]);
-            let domain = Domain::new("d", vec![shadow, real], Box::new(rules));
+            let real = Policy::new("real", "d", yearly(algorithm, 1)).unwrap();
+            let domain = Domain::new("d", [(shadow, Rule::new()), (real, Rule::new())]).unwrap();
             for allowed in [true, false] {
-                let asks = [Ask::new(Descriptor::new(), units(1))];
+                let asks = [Ask::check(Descriptor::new(), units(1))];
                 let verdict = domain.evaluate(&asks).decide(&Stores::new(store.clone()), None).await.unwrap();
                 assert_eq!(verdict.allowed(), allowed, "{algorithm}");
                 let sources: Vec<Source> = verdict.rulings().iter().map(Ruling::source).collect();
@@ -147,7 +148,7 @@ async fn what_tallygate_did_not_write_is_left_alone() {
     for flavour in flavours() {
         let server = Server::of(flavour).start();
         let limiter = patient(&server.url()).await;
-        for algorithm in Algorithm::ALL {
+        for &algorithm in Algorithm::ALL {
             let (limit, other) = (yearly(algorithm, 5), yearly(algorithm, 6));
             let check = check(&limit, "s");
             let key = check.key.encode("tallygate", algorithm.kind());
@@ -179,13 +180,14 @@ async fn what_tallygate_did_not_write_is_left_alone() {
                 let answers = [
                     limiter.check(check).await.map(drop),
                     limiter.check(changed).await.map(drop),
-                    limiter.peek(&[check]).await.map(drop),
+                    limiter.peek(check).await.map(drop),
                     limiter.check_all(&[beside, check]).await.map(drop),
-                    limiter.refund(receipt(check, None)).await.map(drop),
+                    limiter.refund(&[receipt(check, None)]).await.map(drop),
                 ];
                 for (call, answer) in answers.into_iter().enumerate() {
                     let kind = String::from_utf8_lossy(foreign[0]);
-                    let corrupt = matches!(answer, Err(CheckError::Store(StoreError::Corrupt { .. })));
+                    let corrupt =
+                        matches!(&answer, Err(CheckError::Store(error)) if error.kind() == StoreErrorKind::Corrupt);
                     assert!(corrupt, "{algorithm}, call {call} on what {kind} wrote: {answer:?}");
                     let said = answer.unwrap_err().to_string();
                     assert!(said.contains(&key) && said.contains("reset"), "{said}");

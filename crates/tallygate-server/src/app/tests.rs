@@ -1,14 +1,15 @@
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-use tallygate::{Cost, Descriptor, Domain, Policy, Rule, Rules, Verb};
+use tallygate::Cost;
+use tallygate::call::Verb;
+use tallygate::policy::{Descriptor, Domain, Policy, Rule};
 
 use super::*;
 use crate::question::AdHoc;
 
 fn set(domain: &str) -> PolicySet {
-    let policy = Policy::new("per-user", domain, Some("1/min".parse().unwrap())).unwrap();
-    let rules = Rules(vec![Rule::new().partition("user")]);
-    PolicySet::new(vec![Domain::new(domain, vec![policy], Box::new(rules))]).unwrap()
+    let policy = Policy::new("per-user", domain, "1/min").unwrap();
+    PolicySet::new(vec![Domain::new(domain, [(policy, Rule::new().partition("user"))]).unwrap()]).unwrap()
 }
 
 fn app() -> Arc<App> {

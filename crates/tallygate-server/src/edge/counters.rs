@@ -9,7 +9,7 @@ use axum::extract::{Path, State};
 use axum::response::Response;
 use http::HeaderMap;
 use serde_json::{Value, json};
-use tallygate::{CounterError, CounterName, CounterOp, CounterValue, Counters};
+use tallygate::counter::{CounterError, CounterName, CounterOp, CounterValue, Counters};
 use tallygate_http::{Problem, ProblemCode};
 
 use super::json::{Fields, invalid, ok, require_json, sentence};

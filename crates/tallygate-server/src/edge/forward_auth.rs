@@ -8,7 +8,9 @@ use axum::response::Response;
 use http::header::{HOST, HeaderName};
 use http::{HeaderMap, Method, StatusCode};
 use percent_encoding::percent_decode_str;
-use tallygate::{Cost, Descriptor, Outcome, Verb, Verdict};
+use tallygate::Cost;
+use tallygate::call::Verb;
+use tallygate::policy::{Descriptor, Outcome, Verdict};
 use tallygate_http::{
     Dialect, Prefixes, Problem, ProblemCode, client_address, digest, verdict_headers, verdict_problem,
 };
@@ -96,7 +98,7 @@ impl Settings {
                 "header" => settings.headers.push((header(&value)?, false)),
                 "secret" => settings.headers.push((header(&value)?, true)),
                 unknown => {
-                    let near = tallygate::nearest(unknown, &KNOWN).unwrap_or("domain");
+                    let near = tallygate::words::nearest(unknown, &KNOWN).unwrap_or("domain");
                     let unknown = unknown.escape_debug();
                     return Err(invalid(format!("unknown parameter `{unknown}`: did you mean `{near}`?")));
                 }

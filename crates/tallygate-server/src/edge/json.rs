@@ -174,7 +174,8 @@ impl Fields {
     /// Refuses fields that are not `known`.
     pub(super) fn only(&self, known: &[&str]) -> Result<(), Problem> {
         let Some((name, _)) = self.0.iter().find(|(name, _)| !known.contains(&name.as_str())) else { return Ok(()) };
-        let hint = tallygate::nearest(name, known).map(|near| format!(" did you mean `{near}`?")).unwrap_or_default();
+        let hint =
+            tallygate::words::nearest(name, known).map(|near| format!(" did you mean `{near}`?")).unwrap_or_default();
         let (name, all) = (name.escape_debug(), known.join(", "));
         Err(invalid(format!("unknown field `{name}`:{hint} The fields are {all}.")))
     }

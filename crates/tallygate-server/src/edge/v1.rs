@@ -12,7 +12,7 @@ use super::{Refused, authorize, authorize_check};
 use crate::app::App;
 use crate::decision_event::Api;
 use crate::token::Scope;
-use tallygate::Verb;
+use tallygate::call::Verb;
 
 /// Answers a question. Reset needs the token.
 pub(super) async fn answer(verb: Verb, app: &App, headers: &HeaderMap, body: &Bytes) -> Result<Response, Refused> {

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tallygate::{Clock, MemoryStore, Timestamp};
+use tallygate::MemoryStore;
+use tallygate::clock::{Clock, Timestamp};
 use tallygate_redis::{Audit, AuditReport, ConnectError, Sweep};
 use tokio::time::sleep;
 

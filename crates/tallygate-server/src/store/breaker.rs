@@ -4,7 +4,10 @@ use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use tallygate::{Call, CounterError, CounterName, CounterOp, CounterValue, Counters, Decision, Store, StoreError};
+use tallygate::call::Call;
+use tallygate::counter::{CounterError, CounterName, CounterOp, CounterValue, Counters};
+use tallygate::store::StoreErrorKind;
+use tallygate::{Decision, Store, StoreError};
 use tokio::sync::Notify;
 
 /// Failures in a row that open it.
@@ -37,10 +40,10 @@ pub(super) enum Signal {
 
 impl Signal {
     pub(super) fn of(error: &StoreError) -> Self {
-        match error {
-            StoreError::Unavailable { .. } | StoreError::Ambiguous { .. } => Self::Failed,
-            StoreError::Overloaded { .. } => Self::Nothing,
-            StoreError::Refused { .. } | StoreError::Corrupt { .. } | StoreError::NewerFormat { .. } => Self::Answered,
+        match error.kind() {
+            StoreErrorKind::Unavailable | StoreErrorKind::Ambiguous => Self::Failed,
+            StoreErrorKind::Overloaded => Self::Nothing,
+            StoreErrorKind::Refused | StoreErrorKind::Corrupt | StoreErrorKind::NewerFormat => Self::Answered,
             // A new kind of error must not open the breaker until it is listed here.
             _ => Self::Nothing,
         }
@@ -113,7 +116,7 @@ impl Failure for CounterError {
 fn open() -> StoreError {
     let reason =
         format!("the circuit breaker is open: {MOST_FAILURES} calls in a row failed, and no probe has succeeded since");
-    StoreError::Unavailable { reason }
+    StoreError::unavailable(reason)
 }
 
 fn split(word: u64) -> (u32, u32) {

@@ -1,7 +1,5 @@
 //! Whether the store is up, and the log of its changes.
 
-use std::mem::discriminant;
-
 use tallygate::StoreError;
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -27,7 +25,7 @@ impl<'a> HealthLog<'a> {
     /// True if this is a change. The text of an error may differ with every attempt, so its kind is compared.
     fn write(&self, condition: Condition) -> bool {
         self.condition.send_if_modified(|present| {
-            let kinds = [&*present, &condition].map(|condition| condition.as_ref().err().map(discriminant));
+            let kinds = [&*present, &condition].map(|condition| condition.as_ref().err().map(StoreError::kind));
             *present = condition;
             kinds[0] != kinds[1]
         })

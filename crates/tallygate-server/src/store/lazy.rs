@@ -2,7 +2,9 @@
 
 use std::sync::{Arc, OnceLock};
 
-use tallygate::{Call, CounterError, CounterName, CounterOp, CounterValue, Counters, Decision, Store, StoreError};
+use tallygate::call::Call;
+use tallygate::counter::{CounterError, CounterName, CounterOp, CounterValue, Counters};
+use tallygate::{Decision, Store, StoreError};
 use tokio::sync::watch;
 
 use super::Condition;
@@ -16,7 +18,7 @@ pub(super) struct Lazy<S> {
 
 impl<S> Lazy<S> {
     fn store(&self) -> Result<&S, StoreError> {
-        let connecting = || StoreError::Unavailable { reason: "not connected yet".to_owned() };
+        let connecting = || StoreError::unavailable("not connected yet".to_owned());
         self.store.get().ok_or_else(|| self.condition.borrow().clone().err().unwrap_or_else(connecting))
     }
 }

@@ -3,7 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tallygate::{Call, Check, Key, Limit, Store, StoreError, Verb};
+use tallygate::call::{Call, Verb};
+use tallygate::store::StoreErrorKind;
+use tallygate::{Check, Key, Limit, Store, StoreError};
 use tallygate_redis::{ConnectError, RedisStore, RedisStoreBuilder};
 use tokio::time::{sleep, timeout};
 
@@ -77,10 +79,10 @@ async fn connect(log: &mut HealthLog<'_>, server: &RedisStoreBuilder) -> RedisSt
 /// The error of calls while there is no connection. None of them was sent, so none is ambiguous.
 fn absence(error: ConnectError) -> StoreError {
     match error {
-        ConnectError::Store(refused @ StoreError::Refused { .. }) => refused,
-        ConnectError::Store(StoreError::Unavailable { reason } | StoreError::Ambiguous { reason }) => {
-            StoreError::Unavailable { reason }
-        }
-        other => StoreError::Unavailable { reason: other.to_string() },
+        ConnectError::Store(error) => match error.kind() {
+            StoreErrorKind::Refused => error,
+            _ => StoreError::unavailable(error.reason()),
+        },
+        other => StoreError::unavailable(other.to_string()),
     }
 }

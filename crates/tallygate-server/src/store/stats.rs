@@ -3,9 +3,10 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use tallygate::{
-    Call, CounterError, CounterName, CounterOp, CounterValue, Counters, Decision, Store, StoreError, Verb,
-};
+use tallygate::call::{Call, Verb};
+use tallygate::counter::{CounterError, CounterName, CounterOp, CounterValue, Counters};
+use tallygate::store::StoreErrorKind;
+use tallygate::{Decision, Store, StoreError};
 use tokio::time::Instant;
 
 use super::breaker::Failure;
@@ -14,8 +15,8 @@ use crate::histogram::Histogram;
 /// Durations and errors of calls to the store.
 #[derive(Debug, Default)]
 pub struct StoreStats {
-    /// By [`StoreError::KINDS`].
-    errors: [AtomicU64; StoreError::KINDS.len()],
+    /// By [`StoreErrorKind::ALL`].
+    errors: [AtomicU64; StoreErrorKind::ALL.len()],
     /// By [`Verb::ALL`], and last for counters.
     durations: [Histogram; Verb::ALL.len() + 1],
 }
@@ -23,7 +24,8 @@ pub struct StoreStats {
 impl StoreStats {
     /// Calls that the store could not answer, by kind. Every kind is listed.
     pub fn errors(&self) -> impl Iterator<Item = (&'static str, u64)> {
-        StoreError::KINDS.iter().copied().zip(self.errors.iter().map(|count| count.load(Ordering::Relaxed)))
+        let counts = self.errors.iter().map(|count| count.load(Ordering::Relaxed));
+        StoreErrorKind::ALL.iter().map(|kind| kind.name()).zip(counts)
     }
 
     /// Durations of calls that reached a server, failed ones included, by verb. The embedded store is not timed: it answers
@@ -34,7 +36,7 @@ impl StoreStats {
 
     fn count<T, E: Failure>(&self, answer: Result<T, E>) -> Result<T, E> {
         if let Some(error) = answer.as_ref().err().and_then(Failure::of_store) {
-            let kind = StoreError::KINDS.iter().position(|kind| *kind == error.kind()).unwrap_or(0);
+            let kind = StoreErrorKind::ALL.iter().position(|kind| *kind == error.kind()).unwrap_or(0);
             self.errors[kind].fetch_add(1, Ordering::Relaxed);
         }
         answer
@@ -117,12 +119,12 @@ mod tests {
         let stats = StoreStats::default();
         let reason = String::new;
         let errors = [
-            StoreError::Unavailable { reason: reason() },
-            StoreError::Ambiguous { reason: reason() },
-            StoreError::Overloaded { in_flight: 1 },
-            StoreError::Refused { reason: reason(), remedy: reason() },
-            StoreError::NewerFormat { reason: reason() },
-            StoreError::Corrupt { reason: reason() },
+            StoreError::unavailable(reason()),
+            StoreError::ambiguous(reason()),
+            StoreError::overloaded(1),
+            StoreError::refused(reason(), reason()),
+            StoreError::newer_format(reason()),
+            StoreError::corrupt(reason()),
         ];
         for (times, error) in errors.iter().enumerate() {
             (0..=times).for_each(|_| drop(stats.count(Err::<(), _>(error.clone()))));

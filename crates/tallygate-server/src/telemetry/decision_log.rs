@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use tallygate::{Source, StoreError, Verdict};
+use tallygate::StoreError;
+use tallygate::decision::Source;
+use tallygate::policy::Verdict;
 use tokio::time::Instant;
 use tracing::Level;
 
@@ -48,7 +50,7 @@ fn debug(outcome: CallOutcome, asked: &Asked<'_>) {
         outcome = outcome.name(),
         source = binding.as_ref().and_then(|binding| binding.source).map(Source::name),
         subject = binding.as_ref().map(|binding| pseudonym(binding.subject)),
-        store_error = asked.store_error().map(StoreError::kind),
+        store_error = asked.store_error().map(|error| error.kind().name()),
         "not allowed"
     );
 }
@@ -56,14 +58,14 @@ fn debug(outcome: CallOutcome, asked: &Asked<'_>) {
 /// One line for each policy whose `on_error` answered and that was not logged just now.
 fn warn(verdict: &Verdict, error: &StoreError) {
     let now = Instant::now();
-    let mut before = None;
+    let mut before: Option<&str> = None;
     for ruling in verdict.rulings() {
         let without = matches!(ruling.source(), Source::OnErrorAllow | Source::OnErrorDeny | Source::OnErrorLocal);
         // A policy may rule on several descriptors. Rulings are in the order of policies, and a call counts once.
-        if !without || before.replace(ruling.place()) == Some(ruling.place()) {
+        let policy = ruling.policy();
+        if !without || before.replace(policy.key_name()) == Some(policy.key_name()) {
             continue;
         }
-        let policy = ruling.policy();
         let mut notes = NOTES.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(answered) = answered(&mut notes, policy.key_name(), now) else { continue };
         drop(notes);
@@ -73,7 +75,7 @@ fn warn(verdict: &Verdict, error: &StoreError) {
             policy = policy.name(),
             on_error = policy.on_error().name(),
             answered,
-            store_error = error.kind(),
+            store_error = error.kind().name(),
             reason = %error,
             "on_error answered"
         );
@@ -98,7 +100,9 @@ fn answered(notes: &mut Notes, policy: &str, now: Instant) -> Option<u64> {
 mod tests {
     use proptest::prelude::*;
     use serde_json::{Value, json};
-    use tallygate::{CheckError, Cost, Limiter, MemoryStore, OnError, Verb};
+    use tallygate::call::Verb;
+    use tallygate::policy::OnError;
+    use tallygate::{CheckError, Cost, Limiter, MemoryStore};
     use tracing::level_filters::LevelFilter;
 
     use super::super::Format;
@@ -130,7 +134,7 @@ mod tests {
         assert_eq!(lines("denied-info", LevelFilter::INFO, None), Vec::<Value>::new());
         let lines = lines("denied-debug", LevelFilter::DEBUG, None);
         assert_eq!(lines.len(), 9, "one call was allowed");
-        let subject = pseudonym(tallygate::Subject::new([("user", "alice")]).as_str());
+        let subject = pseudonym(tallygate::policy::Subject::new([("user", "alice")]).as_str());
         for line in lines {
             assert_eq!([&line["level"], &line["target"]], ["DEBUG", "tallygate_server::decision"]);
             let fields = json!({
@@ -171,7 +175,7 @@ mod tests {
     fn a_store_error_has_the_word_of_the_metric() {
         let asked = AdHoc::new("login".into(), "alice".into(), "1/s".parse().unwrap(), Cost::ONE, None).unwrap();
         let question = Question { verb: Verb::Check, about: About::AdHoc(asked) };
-        let error = StoreError::NewerFormat { reason: "version 9".to_owned() };
+        let error = StoreError::newer_format("version 9".to_owned());
         let result = Err(AnswerError::from(CheckError::from(error)));
         let asked = Asked { question: &question, result: &result, took: Duration::ZERO };
         let out = written(Format::Json, LevelFilter::DEBUG, || observe(&DecisionEvent::answered(Api::Http, asked)));

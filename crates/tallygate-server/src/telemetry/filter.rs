@@ -23,7 +23,7 @@ fn level(word: &str) -> Result<LevelFilter, TelemetryError> {
     // The library would also accept numbers and the empty string.
     let known = LEVELS.iter().find(|name| name.eq_ignore_ascii_case(word));
     known.and_then(|name| name.parse().ok()).ok_or_else(|| {
-        let hint = tallygate::nearest(word, &LEVELS).map(|near| format!(" (did you mean `{near}`?)"));
+        let hint = tallygate::words::nearest(word, &LEVELS).map(|near| format!(" (did you mean `{near}`?)"));
         TelemetryError::Filter { written: word.to_owned(), hint: hint.unwrap_or_default() }
     })
 }

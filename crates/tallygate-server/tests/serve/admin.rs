@@ -100,6 +100,31 @@ fn the_policies_in_force_can_be_read() {
     assert_eq!(config["policies"][0]["on_error"], "local");
 }
 
+/// It showed the numbers of a policy, and not which calls they are for.
+#[test]
+fn the_config_shows_what_a_policy_does() {
+    let server = Served::with(
+        "
+policies:
+  - name: free
+    domain: api
+    match: {path: [/v1/*, /v2/*], bot: null}
+    partition: [user, region]
+    limit: 10/min
+    overrides: [{match: {plan: pro}, limit: 100/min}, {match: {plan: staff}, limit: unlimited}]
+",
+    );
+    let config = body(&server.admin_get("/v1/config"));
+    let policy = &config["policies"][0];
+    assert_eq!(policy["match"], json!(["path = /v1/* or /v2/*", "bot is absent"]));
+    assert_eq!(policy["partition"], json!(["user", "region"]));
+    let overrides = json!([
+        {"match": ["plan = pro"], "limit": "100/min"},
+        {"match": ["plan = staff"], "limit": "unlimited"},
+    ]);
+    assert_eq!(policy["overrides"], overrides);
+}
+
 #[test]
 fn the_policy_of_limits_that_requests_carry_is_internal() {
     let server = Served::with(POLICIES);

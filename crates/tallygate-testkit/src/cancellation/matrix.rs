@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use tallygate::{Cost, Effect, Verb};
+use tallygate::Cost;
+use tallygate::call::{Effect, Verb};
 
 use super::scene::{Case, Scene};
 use super::{States, WHEN_WOKEN};

@@ -4,10 +4,11 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tallygate::{
-    Action, Algorithm, Ask, Call, Check, Cost, Descriptor, Domain, Excess, Key, Limit, Mode, OnError, Policy,
-    PolicySet, Rule, Rules, Subject, Verb, Want,
+use tallygate::call::{Call, Verb};
+use tallygate::policy::{
+    Action, Ask, Descriptor, Domain, Excess, Mode, OnError, Policy, PolicySet, Rule, Subject, Want,
 };
+use tallygate::{Algorithm, Check, Cost, Key, Limit};
 
 use crate::random::Random;
 
@@ -112,7 +113,7 @@ impl Scene {
             let year = Duration::from_secs(365 * 86_400);
             let algorithm = Algorithm::ALL[(at + place) % Algorithm::ALL.len()];
             let limit = Limit::builder(room.numbers().0, year).algorithm(algorithm).build().expect("a limit");
-            let policy = Policy::new(format!("p{place}"), &domain, Some(limit)).expect("it has a name");
+            let policy = Policy::new(format!("p{place}"), &domain, limit).expect("it has a name");
             // A failing store must not look like one that was not asked.
             let policy = policy.with_mode(mode).with_excess(excess).with_on_error(OnError::Deny);
             Part { policy, entry, room }
@@ -154,10 +155,9 @@ impl Scene {
     fn domain_of_rules(&self) -> Domain {
         let rule = |part: &Part| {
             let only = Want::one_of(["all", part.policy.name()]);
-            Rule::new().when(ONLY, only).partition(part.entry)
+            (part.policy.clone(), Rule::new().when(ONLY, only).partition(part.entry))
         };
-        let policies = self.parts.iter().map(|part| part.policy.clone()).collect();
-        Domain::new(&self.domain, policies, Box::new(Rules(self.parts.iter().map(rule).collect())))
+        Domain::new(&self.domain, self.parts.iter().map(rule)).expect("the policies are of this domain")
     }
 }
 
@@ -248,7 +248,7 @@ impl Case {
 
     /// The question to policies.
     pub fn ask(&self) -> Ask {
-        Ask { descriptor: self.descriptor(), action: Action::new(self.verb, self.cost()), limit: None }
+        Ask::new(self.descriptor(), Action::new(self.verb, self.cost()))
     }
 
     /// Whether the call may proceed, once it is answered.
@@ -277,13 +277,13 @@ impl Case {
                         // A cost that does not fit is drained, whatever the others answer.
                         Mode::Enforce => allowed || part.room != Room::Enough,
                         Mode::Quota => enforced,
-                        Mode::Shadow => allowed,
+                        _ => allowed,
                     };
                     match part.policy.excess() {
                         _ if !asked => used,
                         _ if part.room == Room::Enough => used + COST,
                         Excess::Drain => amount,
-                        Excess::Refuse => used,
+                        _ => used,
                     }
                 }
                 Verb::Refund => used.saturating_sub(COST),

@@ -1,6 +1,8 @@
 //! Changes: other numbers for a limit in use, refunds, invalid questions.
 
-use tallygate::{Algorithm, Check, CheckError, Cost, InvalidCheck, Key, Limit, Source};
+use tallygate::call::InvalidCheck;
+use tallygate::decision::Source;
+use tallygate::{Algorithm, Check, CheckError, Cost, Key, Limit};
 
 use super::Rig;
 use super::scene::{Rounds, STEPS, Scene};

@@ -2,7 +2,8 @@
 
 use std::future::Future;
 
-use tallygate::{Limiter, ManualClock, MemoryStore, Store, Timestamp};
+use tallygate::clock::{ManualClock, Timestamp};
+use tallygate::{Limiter, MemoryStore, Store};
 
 /// A store on a manual clock, which the properties move: properties that run at once must not share it.
 pub trait Rig: Sync {

@@ -5,7 +5,9 @@ use std::fmt::Display;
 use std::sync::Mutex;
 use std::time::Duration;
 
-use tallygate::{Algorithm, Check, CheckError, Cost, Decision, Key, Limit, Receipt, Status, Timestamp};
+use tallygate::check::Receipt;
+use tallygate::clock::Timestamp;
+use tallygate::{Algorithm, Check, CheckError, Cost, Decision, Key, Limit, Status};
 
 use super::Rig;
 use crate::random::Random;
@@ -86,7 +88,7 @@ impl<R: Rig> Scene<'_, R> {
         let subject = self.subject(subject);
         let check = self.on(&subject, units);
         let limiter = self.rig.limiter();
-        let decision = if peek { limiter.peek(&[check]).await } else { limiter.check(check).await };
+        let decision = if peek { limiter.peek(check).await } else { limiter.check(check).await };
         let verb = if peek { "peek" } else { "check" };
         match &decision {
             Ok(decision) => self.tell(format_args!("{verb} {subject} {units}: {:?}", decision.binding())),
@@ -100,10 +102,10 @@ impl<R: Rig> Scene<'_, R> {
         let charged_at = charged_at.map(Timestamp::from_micros);
         let given = {
             let check = self.on(&subject, units);
-            self.rig.limiter().refund(Receipt::new(check, check.cost, charged_at)).await
+            self.rig.limiter().refund(&[Receipt::new(check, check.cost, charged_at)]).await
         };
         self.tell(format_args!("refund {subject} {units} charged at {charged_at:?}: {given:?}"));
-        given.unwrap_or_else(|error| self.fail(error))
+        given.unwrap_or_else(|error| self.fail(error))[0]
     }
 
     pub(super) async fn reset(&self, subject: &str) -> bool {

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use tallygate::{Algorithm, Check, Cost, Key, Status, Timestamp, history};
+use tallygate::clock::Timestamp;
+use tallygate::{Algorithm, Check, Cost, Key, Status, history};
 
 use super::Rig;
 use super::scene::{Rounds, STEPS};
@@ -42,7 +43,7 @@ pub async fn bound<R: Rig>(rig: &R, seed: u64, steps: usize) {
 pub async fn all_or_none<R: Rig>(rig: &R, seed: u64, steps: usize) {
     for mut scene in Rounds::new(rig, "all_or_none", seed, steps) {
         let algorithms: Vec<Algorithm> =
-            (0..scene.random.between(1, 3)).map(|_| scene.random.pick(&Algorithm::ALL)).collect();
+            (0..scene.random.between(1, 3)).map(|_| scene.random.pick(Algorithm::ALL)).collect();
         let mut limits = vec![scene.limit.clone()];
         limits.extend(algorithms.into_iter().map(|algorithm| scene.random.limit(algorithm)));
         let policies: Vec<String> = (0..limits.len()).map(|at| format!("all_or_none-{at}")).collect();
@@ -54,7 +55,7 @@ pub async fn all_or_none<R: Rig>(rig: &R, seed: u64, steps: usize) {
         for _ in 0..STEPS / 4 {
             let mut checks: Vec<Check<'_>> = Vec::new();
             for (at, limit) in limits.iter().enumerate() {
-                let look = rig.limiter().peek(&[check(at, Cost::ONE)]).await.unwrap_or_else(|error| scene.fail(error));
+                let look = rig.limiter().peek(check(at, Cost::ONE)).await.unwrap_or_else(|error| scene.fail(error));
                 // Mostly fitting, or one of four would be denied every time.
                 let left = look.binding().remaining();
                 let cost = scene.random.cost(limit, left).get();
@@ -69,7 +70,8 @@ pub async fn all_or_none<R: Rig>(rig: &R, seed: u64, steps: usize) {
                 decision.allowed() == before.iter().all(Status::allowed),
                 format_args!("wrong outcome: {details}"),
             );
-            scene.must(decision.decided_at() == Timestamp::from_micros(scene.now()), "decided at another instant");
+            scene
+                .must(decision.decided_at() == Some(Timestamp::from_micros(scene.now())), "decided at another instant");
             if decision.allowed() {
                 for (at, check) in checks.iter().enumerate() {
                     let left = before[at].remaining() - check.cost.get();
@@ -95,7 +97,7 @@ pub async fn all_or_none<R: Rig>(rig: &R, seed: u64, steps: usize) {
 async fn alone<R: Rig>(rig: &R, checks: &[Check<'_>]) -> Vec<Status> {
     let mut statuses = Vec::new();
     for check in checks {
-        statuses.push(*rig.limiter().peek(&[*check]).await.expect("a peek").binding());
+        statuses.push(*rig.limiter().peek(*check).await.expect("a peek").binding());
     }
     statuses
 }

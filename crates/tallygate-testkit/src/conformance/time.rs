@@ -1,6 +1,7 @@
 //! A clock that steps back, or flaps.
 
-use tallygate::{Algorithm, Timestamp, history};
+use tallygate::clock::Timestamp;
+use tallygate::{Algorithm, history};
 
 use super::Rig;
 use super::scene::{Rounds, STEPS, Scene};

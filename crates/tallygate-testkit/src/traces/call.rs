@@ -2,7 +2,11 @@
 
 use std::fmt;
 
-use tallygate::{Check, CheckError, Cost, Decision, Excess, Key, Limit, Mode, Source, Status, Store, Timestamp, Verb};
+use tallygate::call::Verb;
+use tallygate::clock::Timestamp;
+use tallygate::decision::Source;
+use tallygate::policy::{Excess, Mode};
+use tallygate::{Check, CheckError, Cost, Decision, Key, Limit, Status, Store};
 
 /// A check that owns its parts.
 #[derive(Debug, Clone)]
@@ -26,7 +30,7 @@ pub(super) struct Call {
 
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Answer {
-    Decided { allowed: bool, statuses: Vec<Status>, source: Source, at: Timestamp },
+    Decided { allowed: bool, statuses: Vec<Status>, source: Source, at: Option<Timestamp> },
     Failed(CheckError),
 }
 
@@ -42,7 +46,7 @@ impl Ask {
 impl Call {
     pub(super) async fn ask<S: Store>(&self, store: &S) -> Answer {
         let checks: Vec<Check<'_>> = self.asks.iter().map(Ask::check).collect();
-        let answer = match tallygate::Call::new(self.verb, &checks) {
+        let answer = match tallygate::call::Call::new(self.verb, &checks) {
             Ok(call) => call.ask(store).await.map_err(CheckError::from),
             Err(invalid) => Err(invalid.into()),
         };
@@ -90,7 +94,7 @@ impl fmt::Display for Answer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Decided { allowed, statuses, source, at } => {
-                write!(f, "{} by {} at {at}:", if *allowed { "allowed" } else { "denied" }, source.name())?;
+                write!(f, "{} by {} at {at:?}:", if *allowed { "allowed" } else { "denied" }, source.name())?;
                 for status in statuses {
                     let word = if status.allowed() { "allowed" } else { "denied" };
                     let (wait, reset) = (status.retry_after().map(|wait| wait.as_micros()), status.reset_after());

@@ -3,7 +3,10 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use tallygate::{Algorithm, Cost, Excess, Limit, Mode, Timestamp, Verb};
+use tallygate::call::Verb;
+use tallygate::clock::Timestamp;
+use tallygate::policy::{Excess, Mode};
+use tallygate::{Algorithm, Cost, Limit};
 
 use super::call::{Answer, Ask, Call};
 use crate::random::Random;
@@ -35,7 +38,7 @@ struct Known {
 impl Chapter {
     pub(super) fn new(random: &mut Random, prefix: &str, number: usize, algorithm: Algorithm, backward: bool) -> Self {
         // Several limits of one subject, so that a call of all of them stays in one slot of a cluster.
-        let algorithms = [algorithm, algorithm, random.pick(&Algorithm::ALL), random.pick(&Algorithm::ALL)];
+        let algorithms = [algorithm, algorithm, random.pick(Algorithm::ALL), random.pick(Algorithm::ALL)];
         let named = algorithms.into_iter().enumerate();
         let policies = named.map(|(at, algorithm)| (format!("{prefix}-{number}-{at}"), random.limit(algorithm)));
         let policies = policies.collect();

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use http::Request;
 use proptest::prelude::*;
-use tallygate::{ManualClock, MemoryStore, Timestamp};
+use tallygate::MemoryStore;
+use tallygate::clock::{ManualClock, Timestamp};
 use tallygate_testkit::FaultyStore;
 use tallygate_tower::{Dialect, Mode, Prefixes, RateLimit, Rule};
 

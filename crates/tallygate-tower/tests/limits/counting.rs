@@ -7,7 +7,9 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::{Request, Response};
 use http_body_util::Full;
-use tallygate::{Descriptor, Domain, ManualClock, MemoryStore, Mode, Policy, PolicySet, Rules, Ruling, Timestamp};
+use tallygate::MemoryStore;
+use tallygate::clock::{ManualClock, Timestamp};
+use tallygate::policy::{Descriptor, Domain, Mode, Policy, PolicySet, Ruling};
 use tallygate_redis::RedisStore;
 use tallygate_testkit::Server;
 use tallygate_tower::{OnError, RateLimit, Rule};
@@ -36,10 +38,10 @@ async fn failures_cost_nothing_where_only_successes_count() {
 /// Units that a shadow had no room for were given back all the same, and it forgot what it had counted.
 #[tokio::test]
 async fn what_was_not_charged_is_not_given_back() {
-    let policy = |name: &str, limit: &str| Policy::new(name, "api", Some(limit.parse().unwrap())).unwrap();
-    let policies = vec![policy("trial", "1/h").with_mode(Mode::Shadow), policy("real", "9/h")];
-    let rules = Rules(vec![tallygate::Rule::new(), tallygate::Rule::new()]);
-    let set = PolicySet::new(vec![Domain::new("api", policies, Box::new(rules))]).unwrap();
+    let policy = |name: &str, limit: &str| Policy::new(name, "api", limit).unwrap();
+    let policies = [policy("trial", "1/h").with_mode(Mode::Shadow), policy("real", "9/h")];
+    let rules = policies.map(|policy| (policy, tallygate::policy::Rule::new()));
+    let set = PolicySet::new(vec![Domain::new("api", rules).unwrap()]).unwrap();
     let layer = RateLimit::new().policies(set.into(), "api", |_| Descriptor::new()).count_successes();
     let mut left = Vec::new();
     for path in ["/200", "/500", "/500"] {

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use http::Request;
-use tallygate::{Cost, Descriptor, Domain, Limit, Mode, OnError, Policy, PolicySet, Rules};
+use tallygate::policy::{Descriptor, Domain, Mode, OnError, Policy, PolicySet};
+use tallygate::{Cost, Limit};
 use tallygate_tower::{Caller, ClientAddress, RateLimit, Rule};
 
 use super::rig::{from, send, statuses, verdict};
@@ -87,9 +88,9 @@ async fn a_shadow_is_reported_and_refuses_nobody() {
 
 #[tokio::test]
 async fn policies_of_a_set_hold_as_they_do_in_the_server() {
-    let rules = tallygate::Rule::new().partition("user");
-    let policy = Policy::new("per-user", "api", Some(limit("1/min"))).unwrap().with_on_error(OnError::Deny);
-    let set = PolicySet::new(vec![Domain::new("api", vec![policy], Box::new(Rules(vec![rules])))]).unwrap();
+    let rules = tallygate::policy::Rule::new().partition("user");
+    let policy = Policy::new("per-user", "api", "1/min").unwrap().with_on_error(OnError::Deny);
+    let set = PolicySet::new(vec![Domain::new("api", [(policy, rules)]).unwrap()]).unwrap();
     let layer = RateLimit::new().policies(set.into(), "api", |parts| {
         let user = parts.headers.get("x-user").and_then(|user| user.to_str().ok()).unwrap_or_default();
         Descriptor::new().with("user", user)
@@ -120,8 +121,8 @@ async fn a_rule_keeps_its_limit_whatever_others_are_called() {
 /// Policies name their domain: another one had none of them, and nothing was limited.
 #[tokio::test]
 async fn the_domain_of_rules_is_not_that_of_policies() {
-    let policy = Policy::new("p", "api", Some(limit("1/min"))).unwrap();
-    let domain = Domain::new("api", vec![policy], Box::new(Rules(vec![tallygate::Rule::new()])));
+    let policy = Policy::new("p", "api", "1/min").unwrap();
+    let domain = Domain::new("api", [(policy, tallygate::policy::Rule::new())]).unwrap();
     let set = Arc::new(PolicySet::new(vec![domain]).unwrap());
     let layer = RateLimit::new().policies(set, "api", |_| Descriptor::new()).domain("web");
     assert_eq!(statuses(&layer, vec![from("192.0.2.1", "/"), from("192.0.2.1", "/")]).await, [200, 429]);
@@ -129,9 +130,9 @@ async fn the_domain_of_rules_is_not_that_of_policies() {
 
 #[tokio::test]
 async fn policies_can_count_addresses_as_rules_do() {
-    let policy = Policy::new("p", "api", Some(limit("1/min"))).unwrap();
-    let rules = Rules(vec![tallygate::Rule::new().partition("remote_address")]);
-    let set = Arc::new(PolicySet::new(vec![Domain::new("api", vec![policy], Box::new(rules))]).unwrap());
+    let policy = Policy::new("p", "api", "1/min").unwrap();
+    let rule = tallygate::policy::Rule::new().partition("remote_address");
+    let set = Arc::new(PolicySet::new(vec![Domain::new("api", [(policy, rule)]).unwrap()]).unwrap());
     let layer = RateLimit::new().policies(set, "api", |parts| {
         let address = parts.extensions.get::<ClientAddress>().map_or("unknown", ClientAddress::as_str);
         Descriptor::new().with("remote_address", address)

@@ -9,7 +9,8 @@ use axum::http::StatusCode;
 use axum::response::IntoResponse;
 use axum::routing::get;
 use axum::{Json, Router, serve};
-use tallygate::{Check, Descriptor, Key, Limiter, Verdict};
+use tallygate::policy::{Descriptor, Verdict};
+use tallygate::{Check, Key, Limiter};
 use tallygate_redis::RedisStore;
 use tallygate_testkit::http::{Client, Response, request};
 use tallygate_testkit::{FaultProxy, Mode, Server};
@@ -162,7 +163,7 @@ async fn headers_tell_what_is_left_once_units_are_given_back() {
 /// Waits until the store answers, or until it does not.
 async fn until(store: &Arc<RedisStore>, answers: bool) {
     let (limiter, any) = (Limiter::over(Arc::clone(store)), "1/h".parse::<tallygate_tower::Limit>().unwrap());
-    while limiter.peek(&[Check::new(Key::new("any", "any").unwrap(), &any)]).await.is_ok() != answers {
+    while limiter.peek(Check::new(Key::new("any", "any").unwrap(), &any)).await.is_ok() != answers {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }

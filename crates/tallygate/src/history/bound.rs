@@ -8,6 +8,7 @@ use crate::limit::{Limit, Numbers};
 
 /// What was admitted, compared with the bound of the algorithm.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Bound {
     /// Units admitted in the whole history.
     pub admitted: u64,
@@ -19,6 +20,7 @@ pub struct Bound {
 
 /// A span of time that ends with an admitted call, what was admitted in it, and the maximum.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Span {
     /// The first instant: an admitted call, or the beginning of a window of the wall clock.
     pub from: Timestamp,

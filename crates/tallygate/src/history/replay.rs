@@ -16,6 +16,7 @@ use crate::store::MemoryStore;
 
 /// A wrong answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Mismatch {
     /// The index of the record.
     pub index: usize,

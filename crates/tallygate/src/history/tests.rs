@@ -4,7 +4,8 @@ use proptest::prelude::*;
 
 use super::bound::{Admitted, span};
 use super::*;
-use crate::{Algorithm, Check, Key, Limit, Limiter, ManualClock, MemoryStore};
+use crate::clock::ManualClock;
+use crate::{Algorithm, Check, Key, Limit, Limiter, MemoryStore};
 
 const START: u64 = 1_700_000_000_000_000;
 

@@ -7,6 +7,7 @@ use crate::algorithm::{Algorithm, double};
 
 /// The numbers that the twins compute with. All times are in microseconds.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub struct Numbers {
     /// The algorithm.
     pub algorithm: Algorithm,

@@ -41,7 +41,7 @@ impl Limit {
     /// let log = Some(Algorithm::SlidingLog);
     /// assert_eq!(Limit::parse_with("5/min", log)?.algorithm(), Algorithm::SlidingLog);
     /// assert_eq!(Limit::parse_with("5/min fixed_window", log)?.algorithm(), Algorithm::FixedWindow);
-    /// # Ok::<(), tallygate::LimitError>(())
+    /// # Ok::<(), tallygate::limit::LimitError>(())
     /// ```
     pub fn parse_with(text: &str, algorithm: Option<Algorithm>) -> Result<Self, LimitError> {
         let builder: LimitBuilder = text.parse()?;

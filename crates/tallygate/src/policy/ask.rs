@@ -1,13 +1,14 @@
 //! What is asked about a request.
 
+use super::Descriptor;
 use crate::call::Verb;
 use crate::check::Cost;
 use crate::clock::Timestamp;
-use crate::descriptor::Descriptor;
-use crate::limit::Limit;
+use crate::limit::{IntoLimit, Limit, LimitError};
 
 /// One descriptor of a call, and what to do under the policies that match it.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Ask {
     /// What is known about the request.
     pub descriptor: Descriptor,
@@ -19,6 +20,7 @@ pub struct Ask {
 
 /// A verb and its parameters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Action {
     /// What to do.
     pub verb: Verb,
@@ -29,9 +31,22 @@ pub struct Action {
 }
 
 impl Ask {
+    /// Acts under the policies that match `descriptor`.
+    pub fn new(descriptor: Descriptor, action: Action) -> Self {
+        Self { descriptor, action, limit: None }
+    }
+
     /// Charges `cost` under the policies that match `descriptor`.
-    pub fn new(descriptor: Descriptor, cost: Cost) -> Self {
-        Self { descriptor, action: Action::new(Verb::Check, cost), limit: None }
+    pub fn check(descriptor: Descriptor, cost: Cost) -> Self {
+        Self::new(descriptor, Action::new(Verb::Check, cost))
+    }
+
+    /// Replaces all policies for this descriptor by a limit: a [`Limit`] or its text.
+    ///
+    /// # Errors
+    /// If the text is not a limit.
+    pub fn with_limit(self, limit: impl IntoLimit) -> Result<Self, LimitError> {
+        Ok(Self { limit: Some(limit.into_limit()?), ..self })
     }
 }
 
@@ -39,5 +54,11 @@ impl Action {
     /// Creates an action.
     pub fn new(verb: Verb, cost: Cost) -> Self {
         Self { verb, cost, charged_at: None }
+    }
+
+    /// Sets when the units of a refund were charged. Defaults to just now.
+    #[must_use]
+    pub fn with_charged_at(self, charged_at: Option<Timestamp>) -> Self {
+        Self { charged_at, ..self }
     }
 }

@@ -1,14 +1,17 @@
 //! From a call to a verdict: the policies that apply, the store's answer, and what to do if there is none.
 
+use std::sync::Arc;
 use std::time::Instant;
 
 use super::verdict::outcome;
-use super::{Action, Ask, Domain, Excess, Match, Mode, OnError, Outcome, Ruling, Stores, Subject, Verdict};
+use super::{
+    Action, Ask, CallerLimit, Descriptor, Domain, Excess, Match, Mode, OnError, Outcome, Policy, Ruling, Stores,
+    Subject, Verdict,
+};
 use crate::call::{Call, Effect, InvalidCheck, Verb};
 use crate::check::{Check, Cost};
 use crate::clock::Timestamp;
 use crate::decision::{Decision, Source, Status};
-use crate::descriptor::Descriptor;
 use crate::few::Few;
 use crate::key::Key;
 use crate::store::{MemoryStore, Store, StoreError};
@@ -64,46 +67,40 @@ impl Domain {
             let (name, text) = (String::from("limit"), limit.to_string());
             let entries = ask.descriptor.entries().iter().map(|(key, value)| (key.as_str(), value.as_str()));
             let subject = Subject::new(entries.chain([(name.as_str(), text.as_str())]));
-            Some(Match { policy: self.requested(), descriptor, subject, limit: Some(Some(limit)) })
+            let found = Match::new(Arc::clone(self.requested()), descriptor, subject);
+            Some(found.with_limit(CallerLimit::Override(limit)))
         });
         let ruling = |found: Match| {
             let action = asks[found.descriptor].action;
-            self.ruling(found, action)
+            Ruling::new(found, action)
         };
-        Evaluation::new(matches.chain(requested).map(ruling).collect())
+        Evaluation::of(matches.chain(requested).map(ruling).collect())
     }
+}
 
-    /// Evaluates policies that the caller has matched itself.
-    #[inline]
-    pub fn evaluate_matches(&self, matches: impl Into<Few<Match>>, action: Action) -> Evaluation {
-        Evaluation::new(matches.into().map(|found| self.ruling(found, action)))
-    }
-
+impl Policy {
     /// Makes the call of an evaluation of one enforcing policy, for a caller that needs no verdict, only the status of
     /// an allowed call. `None` means that nothing was charged and the request still has to be evaluated.
     #[inline(always)]
-    pub fn check_now<S: Store>(&self, store: &S, policy: usize, subject: &Subject, cost: Cost) -> Option<Status> {
-        let policy = &self.policies()[policy];
-        let plain = policy.mode() == Mode::Enforce && policy.excess() == Excess::Refuse;
-        let key = Key::new(policy.key_name(), subject).expect("a policy and a subject make a key");
-        let check = Check::new(key, policy.limit().filter(|_| plain)?).cost(cost);
+    pub fn check_now<S: Store>(&self, store: &S, subject: &Subject, cost: Cost) -> Option<Status> {
+        let plain = self.mode() == Mode::Enforce && self.excess() == Excess::Refuse;
+        let key = Key::new(self.key_name(), subject).expect("a policy and a subject make a key");
+        let check = Check::new(key, self.limit().filter(|_| plain)?).cost(cost);
         let call = Call::of_one(Verb::Check, std::slice::from_ref(&check))?;
         let decision = store.call_now(&call)?.ok()?;
         decision.allowed().then(|| decision.statuses()[0])
     }
-
-    #[inline]
-    fn ruling(&self, found: Match, action: Action) -> Ruling {
-        let Match { policy: at, descriptor, subject, limit: own } = found;
-        let policy = self.policies()[at].clone();
-        let (place, status, source) = (self.first + at, Status::unlimited(), Source::Unlimited);
-        Ruling { policy, place, descriptor, subject, own, action, status, source, decided_at: None }
-    }
 }
 
 impl Evaluation {
+    /// Evaluates policies that the caller has matched itself. Without any, the call is unlimited.
     #[inline]
-    fn new(rulings: Few<Ruling>) -> Self {
+    pub fn new(matches: impl IntoIterator<Item = Match>, action: Action) -> Self {
+        Self::of(matches.into_iter().map(|found| Ruling::new(found, action)).collect())
+    }
+
+    #[inline]
+    fn of(rulings: Few<Ruling>) -> Self {
         Self { verdict: Verdict::new(rulings), phase: Phase::START }
     }
 
@@ -258,7 +255,7 @@ impl Verdict {
     fn record(&mut self, step: &Step, answer: Result<Decision, StoreError>, local: &MemoryStore) {
         match answer {
             Ok(decision) => {
-                let decided_at = Some(decision.decided_at());
+                let decided_at = decision.decided_at();
                 self.decided_at = self.decided_at.max(decided_at);
                 self.split |= decision.split();
                 for (at, &member) in step.members.iter().enumerate() {
@@ -322,13 +319,20 @@ impl Verdict {
         drop(checks);
         if let Some(Ok(decision)) = answer {
             for (&member, status) in step.members.iter().zip(decision.statuses()) {
-                self.rulings[member].answered(*status, Source::OnErrorLocal, Some(decision.decided_at()));
+                self.rulings[member].answered(*status, Source::OnErrorLocal, decision.decided_at());
             }
         }
     }
 }
 
 impl Ruling {
+    #[inline]
+    fn new(found: Match, action: Action) -> Self {
+        let Match { policy, descriptor, subject, limit } = found;
+        let (status, source) = (Status::unlimited(), Source::Unlimited);
+        Self { policy, descriptor, subject, limit, action, status, source, decided_at: None }
+    }
+
     /// Records the answer of a store or of `on_error`. A cost above the capacity and a limit of zero are denied in
     /// either case.
     #[inline]

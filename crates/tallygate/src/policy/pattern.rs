@@ -5,7 +5,7 @@ use std::fmt;
 /// A text in which every `*` matches any text, including none.
 ///
 /// ```
-/// let pattern = tallygate::Pattern::new("/v1/*/items");
+/// let pattern = tallygate::policy::Pattern::new("/v1/*/items");
 /// assert!(pattern.matches("/v1/42/items"));
 /// assert!(!pattern.matches("/v2/42/items"));
 /// ```

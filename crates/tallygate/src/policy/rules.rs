@@ -1,8 +1,9 @@
 //! The matcher of our own policy files: conditions on entries, partitions and overrides.
 
-use super::{Match, Matcher, Pattern, Reason, Subject};
-use crate::descriptor::Descriptor;
-use crate::limit::Limit;
+use std::sync::Arc;
+
+use super::{CallerLimit, Description, Descriptor, Match, Matcher, Pattern, Policy, Reason, Subject};
+use crate::limit::{IntoLimit, Limit, LimitError};
 
 /// Which descriptors a policy applies to, what it counts by, and which callers have an override.
 ///
@@ -19,6 +20,7 @@ type Conditions = Vec<(String, Want)>;
 
 /// What a condition requires of an entry.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Want {
     /// The value matches one of these patterns.
     OneOf(Vec<Pattern>),
@@ -46,11 +48,24 @@ impl Rule {
         self
     }
 
-    /// Adds an override: another limit, or none, for calls that meet these conditions. The first whose conditions match
-    /// applies.
+    /// Adds an override: another limit for calls that meet these conditions, a [`Limit`] or its text. The first override
+    /// whose conditions match applies.
+    ///
+    /// # Errors
+    /// If the text is not a limit.
+    pub fn override_limit(
+        mut self,
+        conditions: Vec<(String, Want)>,
+        limit: impl IntoLimit,
+    ) -> Result<Self, LimitError> {
+        self.overrides.push((conditions, Some(limit.into_limit()?)));
+        Ok(self)
+    }
+
+    /// Adds an override: no limit for calls that meet these conditions.
     #[must_use]
-    pub fn or(mut self, conditions: Vec<(String, Want)>, limit: Option<Limit>) -> Self {
-        self.overrides.push((conditions, limit));
+    pub fn override_unlimited(mut self, conditions: Vec<(String, Want)>) -> Self {
+        self.overrides.push((conditions, None));
         self
     }
 
@@ -75,9 +90,13 @@ impl Rule {
         unmet.or_else(|| self.missing(descriptor).map(missing))
     }
 
-    fn own_limit(&self, descriptor: &Descriptor) -> Option<Option<Limit>> {
+    fn caller_limit(&self, descriptor: &Descriptor) -> CallerLimit {
         let met = |(key, want): &(String, Want)| want.is_met(descriptor.get(key));
-        self.overrides.iter().find(|(conditions, _)| conditions.iter().all(met)).map(|(_, limit)| limit.clone())
+        match self.overrides.iter().find(|(conditions, _)| conditions.iter().all(met)) {
+            Some((_, Some(limit))) => CallerLimit::Override(limit.clone()),
+            Some((_, None)) => CallerLimit::Unlimited,
+            None => CallerLimit::OfPolicy,
+        }
     }
 
     fn subject_of(&self, descriptor: &Descriptor) -> Subject {
@@ -99,6 +118,17 @@ impl Want {
         }
     }
 
+    /// The condition on `key`, for display.
+    fn condition(&self, key: &str) -> String {
+        match self {
+            Self::Absent => format!("{key} is absent"),
+            Self::OneOf(patterns) => {
+                let wanted: Vec<String> = patterns.iter().map(ToString::to_string).collect();
+                format!("{key} = {}", wanted.join(" or "))
+            }
+        }
+    }
+
     /// Why it is not met.
     fn obstacle(&self, key: &str, value: Option<&str>) -> String {
         let found = value.map_or("it is missing".to_owned(), |value| format!("it is `{}`", value.escape_debug()));
@@ -112,28 +142,26 @@ impl Want {
     }
 }
 
-/// One rule for each policy of a domain, in the same order.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Rules(pub Vec<Rule>);
+/// The policies of a domain with their rules.
+#[derive(Debug)]
+pub(super) struct Rules(pub(super) Vec<(Arc<Policy>, Rule)>);
 
 impl Rules {
     fn pairs<'c>(
         &'c self,
         descriptors: &'c [&Descriptor],
-    ) -> impl Iterator<Item = (usize, &'c Rule, usize, &'c Descriptor)> {
-        let rules = self.0.iter().enumerate();
-        rules.flat_map(|(policy, rule)| descriptors.iter().enumerate().map(move |(at, one)| (policy, rule, at, *one)))
+    ) -> impl Iterator<Item = (&'c Arc<Policy>, &'c Rule, usize, &'c Descriptor)> {
+        let of_rule = |(policy, rule)| descriptors.iter().enumerate().map(move |(at, one)| (policy, rule, at, *one));
+        self.0.iter().map(|(policy, rule)| (policy, rule)).flat_map(of_rule)
     }
 }
 
 impl Matcher for Rules {
     fn find(&self, descriptors: &[&Descriptor]) -> Vec<Match> {
         let applies = self.pairs(descriptors).filter(|(_, rule, _, descriptor)| rule.applies(descriptor));
-        let found = applies.map(|(policy, rule, at, descriptor)| Match {
-            policy,
-            descriptor: at,
-            subject: rule.subject_of(descriptor),
-            limit: rule.own_limit(descriptor),
+        let found = applies.map(|(policy, rule, at, descriptor)| {
+            let found = Match::new(Arc::clone(policy), at, rule.subject_of(descriptor));
+            found.with_limit(rule.caller_limit(descriptor))
         });
         found.collect()
     }
@@ -142,12 +170,23 @@ impl Matcher for Rules {
         let reasons = self.pairs(descriptors).map(|(policy, rule, at, descriptor)| {
             let obstacle = rule.obstacle(descriptor);
             let met = || {
-                let own = if rule.own_limit(descriptor).is_some() { "; an override applies" } else { "" };
+                let overridden = rule.caller_limit(descriptor) != CallerLimit::OfPolicy;
+                let own = if overridden { "; an override applies" } else { "" };
                 format!("all conditions match; it counts {}{own}", rule.subject_of(descriptor).as_str().escape_debug())
             };
-            Reason { policy, descriptor: at, matched: obstacle.is_none(), because: obstacle.unwrap_or_else(met) }
+            Reason::new(Arc::clone(policy), at, obstacle.is_none(), obstacle.unwrap_or_else(met))
         });
         reasons.collect()
+    }
+
+    fn describe(&self) -> Vec<(Arc<Policy>, Description)> {
+        let written = |conditions: &Conditions| conditions.iter().map(|(key, want)| want.condition(key)).collect();
+        let describe = |(policy, rule): &(Arc<Policy>, Rule)| {
+            let overrides = rule.overrides.iter().map(|(conditions, limit)| (written(conditions), limit.clone()));
+            let description = Description::new(written(&rule.conditions), rule.partition.clone());
+            (Arc::clone(policy), Description { overrides: overrides.collect(), ..description })
+        };
+        self.0.iter().map(describe).collect()
     }
 }
 
@@ -157,6 +196,10 @@ mod tests {
 
     use super::*;
 
+    fn rules(rule: Rule) -> Rules {
+        Rules(vec![(Arc::new(Policy::new("p", "d", "1/s").unwrap()), rule)])
+    }
+
     fn user(id: &str) -> Descriptor {
         Descriptor::new().with("user", id).with("plan", if id == "1" { "pro" } else { "free" })
     }
@@ -164,7 +207,7 @@ mod tests {
     #[test]
     fn a_rule_applies_where_every_condition_is_met() {
         let rule = Rule::new().when("path", Want::one_of(["/v1/*", "/health"])).when("bot", Want::Absent);
-        let rules = Rules(vec![rule]);
+        let rules = rules(rule);
         let found = |descriptor: Descriptor| rules.find(&[&descriptor]).len();
         assert_eq!(found(Descriptor::new().with("path", "/v1/items")), 1);
         assert_eq!(found(Descriptor::new().with("path", "/health").with("x", "y")), 1);
@@ -178,15 +221,16 @@ mod tests {
         let own: Limit = "1000/min".parse().unwrap();
         let pro = vec![("plan".to_owned(), Want::one_of(["pro"]))];
         let root = vec![("user".to_owned(), Want::one_of(["0"]))];
-        let rules = Rules(vec![Rule::new().partition("user").or(pro, Some(own.clone())).or(root, None)]);
+        let rule = Rule::new().partition("user").override_limit(pro, &own).unwrap().override_unlimited(root);
+        let rules = rules(rule);
         let found = rules.find(&[&user("1"), &user("2"), &user("0"), &Descriptor::new().with("ip", "::1")]);
         let found: Vec<_> = found.into_iter().map(|one| (one.descriptor, one.subject, one.limit)).collect();
         assert_eq!(
             found,
             [
-                (0, Subject::new([("user", "1")]), Some(Some(own))),
-                (1, Subject::new([("user", "2")]), None),
-                (2, Subject::new([("user", "0")]), Some(None))
+                (0, Subject::new([("user", "1")]), CallerLimit::Override(own)),
+                (1, Subject::new([("user", "2")]), CallerLimit::OfPolicy),
+                (2, Subject::new([("user", "0")]), CallerLimit::Unlimited)
             ]
         );
     }
@@ -212,10 +256,21 @@ mod tests {
 
     #[test]
     fn an_explanation_says_why() {
-        let rules = Rules(vec![Rule::new().when("plan", Want::one_of(["pro"])).partition("user")]);
+        let rules = rules(Rule::new().when("plan", Want::one_of(["pro"])).partition("user"));
         let because = |descriptor: Descriptor| rules.explain(&[&descriptor]).remove(0).because;
         assert_eq!(because(user("1")), "all conditions match; it counts user=1");
         assert_eq!(because(user("2")), "`plan` must be `pro`, but it is `free`");
         assert_eq!(because(Descriptor::new().with("plan", "pro")), "it counts by `user`, which is missing");
+    }
+
+    #[test]
+    fn a_description_says_what_a_policy_does() {
+        let rule = Rule::new().when("path", Want::one_of(["/v1/*", "/v2/*"])).when("bot", Want::Absent);
+        let pro = vec![("plan".to_owned(), Want::one_of(["pro"]))];
+        let rules = rules(rule.partition("user").override_limit(pro, "9/s").unwrap());
+        let (_, described) = rules.describe().remove(0);
+        assert_eq!(described.conditions, ["path = /v1/* or /v2/*", "bot is absent"]);
+        assert_eq!(described.partition, ["user"]);
+        assert_eq!(described.overrides, [(vec!["plan = pro".to_owned()], Some("9/s".parse().unwrap()))]);
     }
 }

@@ -3,8 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use super::{Domain, Policy, Reason};
-use crate::descriptor::Descriptor;
+use super::{Descriptor, Domain, Policy, Reason};
 
 /// All policies, by domain. Immutable: a reload creates a new set.
 #[derive(Debug, Default)]
@@ -33,20 +32,17 @@ pub enum PolicySetError {
 
 impl PolicySet {
     /// Creates a set of these domains.
-    pub fn new(mut domains: Vec<Domain>) -> Result<Self, PolicySetError> {
+    pub fn new(domains: Vec<Domain>) -> Result<Self, PolicySetError> {
         let mut places = HashMap::new();
-        let mut first = 0;
-        for (at, domain) in domains.iter_mut().enumerate() {
+        for (at, domain) in domains.iter().enumerate() {
             if places.insert(domain.name().to_owned(), at).is_some() {
                 return Err(PolicySetError::SameDomain(domain.name().to_owned()));
             }
-            let mut names = HashSet::new();
+            let mut names = HashSet::from([Domain::REQUESTED]);
             if let Some(twice) = domain.policies().iter().find(|policy| !names.insert(policy.name())) {
                 let (domain, policy) = (domain.name().to_owned(), twice.name().to_owned());
                 return Err(PolicySetError::SamePolicy { domain, policy });
             }
-            domain.first = first;
-            first += domain.policies().len();
         }
         Ok(Self { domains, places })
     }
@@ -61,15 +57,13 @@ impl PolicySet {
         &self.domains
     }
 
-    /// All policies, domain by domain. [`Ruling::place`](super::Ruling::place) is the position in this order.
+    /// All policies, domain by domain.
     pub fn policies(&self) -> impl Iterator<Item = &Arc<Policy>> {
         self.domains.iter().flat_map(Domain::policies)
     }
 
     /// Explains, for display, whether each policy of `domain` applies, and why. Nothing is charged.
-    pub fn explain(&self, domain: &str, descriptors: &[&Descriptor]) -> Vec<(&Arc<Policy>, Reason)> {
-        let Some(domain) = self.domain(domain) else { return Vec::new() };
-        let reasons = domain.matcher().explain(descriptors).into_iter();
-        reasons.map(|reason| (&domain.policies()[reason.policy], reason)).collect()
+    pub fn explain(&self, domain: &str, descriptors: &[&Descriptor]) -> Vec<Reason> {
+        self.domain(domain).map_or(Vec::new(), |domain| domain.matcher().explain(descriptors))
     }
 }

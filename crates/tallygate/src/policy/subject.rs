@@ -34,7 +34,7 @@ const OCTETS: [u32; 256] = {
 /// `,`, `=` and `\` are escaped, so different entries never have the same text.
 ///
 /// ```
-/// use tallygate::Subject;
+/// use tallygate::policy::Subject;
 ///
 /// assert_eq!(Subject::new([("user", "42"), ("path", "/a,b")]).as_str(), r"user=42,path=/a\,b");
 /// assert_eq!(Subject::new([]).as_str(), "all");

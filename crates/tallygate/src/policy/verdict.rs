@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{Action, Mode, Policy, Stores, Subject};
+use super::{Action, CallerLimit, Mode, Policy, Stores, Subject};
 use crate::call::{Call, Effect, Verb};
 use crate::check::{Check, Cost, Receipt};
 use crate::clock::Timestamp;
@@ -24,6 +24,7 @@ pub struct Verdict {
 
 /// The outcome of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum Outcome {
     /// The call may proceed.
     Allowed,
@@ -37,11 +38,9 @@ pub enum Outcome {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Ruling {
     pub(super) policy: Arc<Policy>,
-    pub(super) place: usize,
     pub(super) descriptor: usize,
     pub(super) subject: Subject,
-    /// The override limit of this caller, if there is one.
-    pub(super) own: Option<Option<Limit>>,
+    pub(super) limit: CallerLimit,
     pub(super) action: Action,
     pub(super) status: Status,
     pub(super) source: Source,
@@ -196,11 +195,6 @@ impl Ruling {
         &self.policy
     }
 
-    /// The position of the policy in the set.
-    pub fn place(&self) -> usize {
-        self.place
-    }
-
     /// The position of the descriptor in the call.
     pub fn descriptor(&self) -> usize {
         self.descriptor
@@ -213,7 +207,7 @@ impl Ruling {
 
     /// The limit that applied: the caller's override or the policy's. `None` never refuses.
     pub fn limit(&self) -> Option<&Limit> {
-        self.policy.limit_or(self.own.as_ref())
+        self.policy.limit_of(&self.limit)
     }
 
     /// The status of the limit.
@@ -260,7 +254,7 @@ impl Ruling {
 
     /// Whether both are about the same state.
     pub(super) fn is_same_state(&self, other: &Self) -> bool {
-        self.place == other.place && self.subject == other.subject
+        Arc::ptr_eq(&self.policy, &other.policy) && self.subject == other.subject
     }
 
     /// Whether the limit is nearly reached, as the policy defines it.

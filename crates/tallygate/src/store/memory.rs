@@ -4,12 +4,12 @@ mod print;
 mod shard;
 mod table;
 
-use super::{Counters, Store, StoreError};
+use super::{Store, StoreError};
 use crate::algorithm::EncodedState;
 use crate::call::{Call, Taking, Verb};
 use crate::check::Check;
 use crate::clock::{Clock, Timestamp};
-use crate::counter::{CounterError, CounterName, CounterOp, CounterValue};
+use crate::counter::{CounterError, CounterName, CounterOp, CounterValue, Counters};
 use crate::decision::{Decision, Source, Status};
 use crate::key::Key;
 use crate::sync::{Mutex, MutexGuard};
@@ -34,6 +34,7 @@ struct Padded(Mutex<Shard>);
 
 /// What happens to new keys when the store is full of keys that still count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Overflow {
     /// They are denied.
     Deny,
@@ -287,8 +288,7 @@ impl MemoryStoreBuilder {
         self
     }
 
-    /// Never drops a state; for tests that compare with a store whose keys do not expire.
-    #[doc(hidden)]
+    /// Never drops a state. Memory grows with every key; for tests that compare with a store whose keys do not expire.
     pub fn without_sweep(mut self) -> Self {
         self.sweep = false;
         self

@@ -3,7 +3,9 @@
 use std::collections::HashMap;
 
 use proptest::prelude::*;
-use tallygate::{Effect, Evaluation, Store};
+use tallygate::Store;
+use tallygate::call::Effect;
+use tallygate::policy::Evaluation;
 
 use super::*;
 
@@ -18,8 +20,12 @@ struct Written {
 
 impl Written {
     fn policy(&self, at: usize) -> Policy {
-        let limit = self.amount.map(|amount| format!("{amount}/h fixed_window").parse().unwrap());
-        Policy::new(format!("p{at}"), "d", limit).unwrap().with_mode(self.mode).with_excess(self.excess)
+        let name = format!("p{at}");
+        let policy = match self.amount {
+            Some(amount) => Policy::new(name, "d", format!("{amount}/h fixed_window")),
+            None => Policy::unlimited(name, "d"),
+        };
+        policy.unwrap().with_mode(self.mode).with_excess(self.excess)
     }
 
     fn rule(&self) -> Rule {
@@ -124,21 +130,16 @@ struct Real<S> {
 
 impl<S: Store> Real<S> {
     fn new(policies: &[Written], around: impl Fn(MemoryStore) -> S) -> Self {
-        let rules = policies.iter().map(Written::rule).collect();
-        let policies = policies.iter().enumerate().map(|(at, policy)| policy.policy(at)).collect();
+        let rules = policies.iter().enumerate().map(|(at, policy)| (policy.policy(at), policy.rule()));
         let clock = ManualClock::new(Timestamp::from_micros(1_000_000_000));
-        let domain = Domain::new("d", policies, Box::new(Rules(rules)));
+        let domain = Domain::new("d", rules).unwrap();
         let store = || MemoryStore::builder().clock(clock.clone()).build();
         let stores = Stores::new(around(store())).with_local(store().into());
         Self { stores, set: PolicySet::new(vec![domain]).unwrap() }
     }
 
     fn evaluate(&self, call: &[Request]) -> Evaluation {
-        let ask = |(user, charge): &Request| Ask {
-            descriptor: Descriptor::new().with("user", user.to_string()),
-            action: *charge,
-            limit: None,
-        };
+        let ask = |(user, charge): &Request| Ask::new(Descriptor::new().with("user", user.to_string()), *charge);
         let asks: Vec<Ask> = call.iter().map(ask).collect();
         self.set.domain("d").unwrap().evaluate(&asks)
     }
@@ -163,7 +164,7 @@ proptest! {
                 let Some(amount) = policy.amount else { continue };
                 for user in 0..2 {
                     let looked = real.call(&[(user, Action::new(Verb::Peek, Cost::ONE))]);
-                    let ruling = looked.rulings().iter().find(|ruling| ruling.place() == at).unwrap();
+                    let ruling = looked.rulings().iter().find(|ruling| ruling.policy().name() == format!("p{at}")).unwrap();
                     let used = model.used((at, if policy.partitioned { user } else { 0 }));
                     prop_assert_eq!(ruling.status().remaining(), amount - used, "p{} {} after {:?}", at, user, call);
                 }

@@ -4,8 +4,9 @@ use std::cmp::Reverse;
 use std::time::Duration;
 
 use anyhow::Context;
+use tallygate::clock::{ManualClock, Timestamp};
 use tallygate::history::{self, Record, Span};
-use tallygate::{Algorithm, Check, Cost, Key, Limit, Limiter, ManualClock, MemoryStore, Timestamp};
+use tallygate::{Algorithm, Check, Cost, Key, Limit, Limiter, MemoryStore};
 
 use super::picture::short;
 use super::traffic::Traffic;

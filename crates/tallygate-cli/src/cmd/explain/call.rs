@@ -1,7 +1,7 @@
 //! The call, as it is written on the command line.
 
 use anyhow::{Context, ensure};
-use tallygate::Descriptor;
+use tallygate::policy::Descriptor;
 
 /// The descriptors of the call: `entries` are the first, if there are any, and each of `lists` is another.
 pub(super) fn descriptors(entries: &[String], lists: &[String]) -> anyhow::Result<Vec<Descriptor>> {
@@ -61,7 +61,7 @@ mod tests {
     #[test]
     fn a_list_is_read_as_subjects_are_written() {
         let all = [("user", "42"), ("path", "/a,b=c"), ("odd=key", r"\,")];
-        let written = tallygate::Subject::new(all);
+        let written = tallygate::policy::Subject::new(all);
         assert_eq!(entries(written.as_str()), all.map(|(key, value)| (key.to_owned(), value.to_owned())));
         assert_eq!(entries(r"q=a=b\c"), [("q".to_owned(), r"a=b\c".to_owned())]);
         assert_eq!(entries("empty="), [("empty".to_owned(), String::new())]);

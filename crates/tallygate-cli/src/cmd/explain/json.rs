@@ -1,7 +1,8 @@
 //! The explanation as JSON.
 
 use serde::Serialize;
-use tallygate::{Descriptor, Source};
+use tallygate::decision::Source;
+use tallygate::policy::Descriptor;
 use tallygate_http::{Answer, millis_up, verdict_answer};
 
 use super::{Applying, Explained};
@@ -51,8 +52,8 @@ struct Ruling<'e> {
 
 impl<'e> Json<'e> {
     pub(super) fn new(explained: &'e Explained<'_>) -> Self {
-        let others = explained.others.iter().map(|(policy, reason)| Policy {
-            policy: policy.name(),
+        let others = explained.others.iter().map(|reason| Policy {
+            policy: reason.policy.name(),
             descriptor: reason.descriptor,
             applies: false,
             because: &reason.because,

@@ -2,7 +2,8 @@
 
 use std::io::{self, Write};
 
-use tallygate::{Descriptor, Mode, Source, Verdict};
+use tallygate::decision::Source;
+use tallygate::policy::{Descriptor, Mode, Verdict};
 use tallygate_http::sanitize;
 
 use super::{Applying, Explained};
@@ -73,8 +74,8 @@ fn write_applying(out: &mut impl Write, applying: &[Applying<'_>], several: bool
 
 fn write_others(out: &mut impl Write, explained: &Explained<'_>, several: bool, color: Color) -> io::Result<()> {
     let mut rows = Table::default();
-    for (policy, reason) in &explained.others {
-        let mut cells = vec![Cell::word(sanitize::text(policy.name()))];
+    for reason in &explained.others {
+        let mut cells = vec![Cell::word(sanitize::text(reason.policy.name()))];
         if several {
             cells.push(Cell::figure((reason.descriptor + 1).to_string()));
         }

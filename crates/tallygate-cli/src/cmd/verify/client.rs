@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tallygate::{CheckError, Limiter, StoreError};
+use tallygate::store::StoreErrorKind;
+use tallygate::{CheckError, Limiter};
 use tallygate_redis::AnyStore;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep};
@@ -39,10 +40,8 @@ impl Client {
             let checks = self.scenario.checks(&policies, &subjects[usize::from(key)], cost)?;
             let answer = match self.limiter.check_all(&checks).await {
                 Ok(decision) => Entry::answer(key, cost, &decision),
-                Err(CheckError::Store(StoreError::Ambiguous { .. })) => Entry::Unknown { key },
-                Err(CheckError::Store(StoreError::Corrupt { reason })) => {
-                    anyhow::bail!("the store holds something tallygate did not write: {reason}")
-                }
+                Err(CheckError::Store(error)) if error.kind() == StoreErrorKind::Ambiguous => Entry::Unknown { key },
+                Err(CheckError::Store(error)) if error.kind() == StoreErrorKind::Corrupt => return Err(error.into()),
                 Err(error) => Entry::Failed { why: error.to_string() },
             };
             if matches!(answer, Entry::Failed { .. }) {

@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use anyhow::Context;
 use serde::{Deserialize, Serialize};
+use tallygate::clock::Timestamp;
 use tallygate::history::Record;
-use tallygate::{Cost, Decision, Status, Timestamp};
+use tallygate::{Cost, Decision, Status};
 
 use super::judge::Finding;
 use super::scenario::{KEYS, Scenario};
@@ -35,7 +36,7 @@ impl Entry {
         Self::Answer {
             key,
             cost: cost.get(),
-            decided_at_us: decision.decided_at().as_micros(),
+            decided_at_us: decision.decided_at().map_or(0, Timestamp::as_micros),
             allowed: decision.allowed(),
             statuses: decision.statuses().iter().map(numbers).collect(),
         }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use prost_types::value::Kind;
 use prost_types::{NullValue, Struct};
 use serde_json::{Map, Value, json};
-use tallygate::{Mode, Ruling, Verdict};
+use tallygate::policy::{Mode, Ruling, Verdict};
 use tallygate_http::verdict_answer;
 
 /// `domain`; `metadata`, merged from all policies that let the call pass, as envoyproxy/ratelimit does; and our numbers

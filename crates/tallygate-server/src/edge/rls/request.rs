@@ -3,7 +3,10 @@
 
 use std::time::Duration;
 
-use tallygate::{Action, Algorithm, Ask, Cost, Descriptor, Limit, Verb};
+use tallygate::call::Verb;
+use tallygate::check::CostError;
+use tallygate::policy::{Action, Ask, Descriptor};
+use tallygate::{Algorithm, Cost, Limit};
 
 use super::UNITS;
 use crate::edge::bounds::{MAX_DESCRIPTORS, MAX_ENTRIES, bounded_entry};
@@ -38,7 +41,11 @@ pub(super) fn read(request: RateLimitRequest) -> Result<Question, String> {
         let action = action(written.hits_addend, written.is_negative_hits, hits);
         let descriptor =
             written.entries.into_iter().map(|entry| bounded_entry(entry.key, entry.value)).collect::<Descriptor>();
-        Ok(Ask { descriptor, action, limit })
+        let ask = Ask::new(descriptor, action);
+        Ok(match limit {
+            Some(limit) => ask.with_limit(limit).expect("it is a limit already"),
+            None => ask,
+        })
     };
     let asks = descriptors.into_iter().enumerate().map(ask).collect::<Result<_, _>>()?;
     Ok(Question { verb: Verb::Check, about: About::Policies { domain, asks } })
@@ -47,11 +54,12 @@ pub(super) fn read(request: RateLimitRequest) -> Result<Question, String> {
 /// The units of a descriptor, or else those of the request, where zero means one.
 fn action(own: Option<u64>, negative: bool, of_request: u32) -> Action {
     let units = own.unwrap_or_else(|| u64::from(of_request.max(1)));
-    // Costs above `MAX_AMOUNT` are all equally impossible.
-    match Cost::new(units.min(Limit::MAX_AMOUNT)) {
-        Ok(cost) if negative => Action::new(Verb::Refund, cost),
-        Ok(cost) => Action::new(Verb::Check, cost),
-        Err(_) => Action::new(Verb::Peek, Cost::ONE),
+    match (Cost::new(units), negative) {
+        (Ok(cost), false) => Action::new(Verb::Check, cost),
+        (Ok(cost), true) => Action::new(Verb::Refund, cost),
+        (Err(CostError::TooLarge { .. }), false) => Action::new(Verb::Check, Cost::ABOVE_EVERY_LIMIT),
+        (Err(CostError::TooLarge { .. }), true) => Action::new(Verb::Refund, Cost::MAX),
+        (Err(_), _) => Action::new(Verb::Peek, Cost::ONE),
     }
 }
 

@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use http::header::{CONTENT_TYPE, RETRY_AFTER};
 use http::{HeaderMap, HeaderValue};
-use tallygate::{Limit, Mode, Outcome, Ruling, Source, Verdict};
+use tallygate::Limit;
+use tallygate::decision::Source;
+use tallygate::policy::{Mode, Outcome, Ruling, Verdict};
 use tallygate_http::{Dialect, Problem, SOON, seconds_up, verdict_headers, verdict_problem};
 
 use super::UNITS;
@@ -33,7 +35,7 @@ fn shown(rulings: &[Ruling], descriptor: usize) -> Option<&Ruling> {
         let rank = match (ruling.limit(), ruling.mode()) {
             (None, _) => 0,
             (Some(_), Mode::Shadow) => 1,
-            (Some(_), Mode::Enforce | Mode::Quota) => 2,
+            (Some(_), _) => 2,
         };
         let status = ruling.status();
         let wait = status.retry_after().unwrap_or(Duration::MAX);
@@ -51,7 +53,7 @@ fn status(ruling: Option<&Ruling>) -> DescriptorStatus {
     DescriptorStatus {
         code: if denied { Code::OverLimit } else { Code::Ok }.into(),
         current_limit: Some(RateLimit {
-            name: ruling.policy().name().to_owned(),
+            name: ruling.policy().reported_name().to_owned(),
             requests_per_unit: saturated(limit.amount()),
             unit: unit(limit.window()).into(),
         }),

@@ -10,7 +10,9 @@ mod statuses;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use tallygate::{Domain, ManualClock, MemoryStore, Mode, Policy, PolicySet, Rule, Rules, Timestamp, Want};
+use tallygate::MemoryStore;
+use tallygate::clock::{ManualClock, Timestamp};
+use tallygate::policy::{Domain, Mode, Policy, PolicySet, Rule, Want};
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tonic::transport::Channel;
 
@@ -28,7 +30,7 @@ use crate::store::ServedStore;
 
 /// A policy of domain `edge`.
 fn policy(name: &str, limit: &str) -> Policy {
-    Policy::new(name, "edge", Some(limit.parse().unwrap())).unwrap()
+    Policy::new(name, "edge", limit).unwrap()
 }
 
 /// Counts each value of this entry apart, and applies where there is one.
@@ -49,7 +51,7 @@ fn common_policies() -> Vec<(Policy, Rule)> {
         (policy("watched", "1/h fixed_window").with_mode(Mode::Shadow), by("watched")),
         (policy("free", "5/day").with_mode(Mode::Quota).with_metadata(Some(r#"{"tier":"free"}"#.into())), by("free")),
         (policy("paid", "1/7d").with_mode(Mode::Quota).with_metadata(Some(r#"{"tier":"paid"}"#.into())), by("paid")),
-        (Policy::new("staff", "edge", None).unwrap(), when("role", "staff")),
+        (Policy::unlimited("staff", "edge").unwrap(), when("role", "staff")),
         (policy("nobody", "0/s"), when("role", "nobody")),
         (policy("tight", "2/min fixed_window"), by("both")),
         (policy("wide", "9/h fixed_window"), by("both")),
@@ -57,8 +59,7 @@ fn common_policies() -> Vec<(Policy, Rule)> {
 }
 
 fn app(store: impl Into<ServedStore>, policies: Vec<(Policy, Rule)>) -> Arc<App> {
-    let (policies, rules) = policies.into_iter().unzip();
-    let set = PolicySet::new(vec![Domain::new("edge", policies, Box::new(Rules(rules)))]).unwrap();
+    let set = PolicySet::new(vec![Domain::new("edge", policies).unwrap()]).unwrap();
     App::new(store.into(), set, &Settings::default())
 }
 

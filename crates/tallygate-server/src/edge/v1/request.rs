@@ -1,6 +1,10 @@
 //! The questions of `/v1`.
 
-use tallygate::{Algorithm, Cost, CostError, Descriptor, Limit, Timestamp, Verb};
+use tallygate::call::Verb;
+use tallygate::check::CostError;
+use tallygate::clock::Timestamp;
+use tallygate::policy::Descriptor;
+use tallygate::{Algorithm, Cost, Limit};
 use tallygate_http::{Problem, ProblemCode};
 
 use crate::edge::bounds::{MAX_DESCRIPTORS, MAX_ENTRIES, check_entry};

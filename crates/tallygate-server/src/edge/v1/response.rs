@@ -4,7 +4,10 @@ use axum::response::Response;
 use http::StatusCode;
 use serde::Serialize;
 use serde_json::{Value, json};
-use tallygate::{Decision, Effect, Mode, Outcome, Ruling, Source, Verb, Verdict};
+use tallygate::Decision;
+use tallygate::call::{Effect, Verb};
+use tallygate::decision::Source;
+use tallygate::policy::{Mode, Outcome, Ruling, Verdict};
 use tallygate_http::{
     Dialect, Headers, Line, Problem, ProblemCode, decision_answer, verdict_answer, verdict_headers, verdict_problem,
 };

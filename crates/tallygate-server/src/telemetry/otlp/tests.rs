@@ -15,7 +15,7 @@ use opentelemetry_proto::tonic::common::v1::KeyValue;
 use opentelemetry_proto::tonic::common::v1::any_value::Value;
 use opentelemetry_proto::tonic::trace::v1::status::StatusCode;
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
-use tallygate::OnError;
+use tallygate::policy::OnError;
 use tokio::net::{TcpListener, TcpSocket};
 use tokio::process::Command;
 use tokio::time::Instant;

@@ -3,7 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tallygate::{Cost, Descriptor, Domain, MemoryStore, OnError, Policy, PolicySet, Rule, Rules, Stores, Verb};
+use tallygate::call::Verb;
+use tallygate::policy::{Descriptor, Domain, OnError, Policy, PolicySet, Rule, Stores};
+use tallygate::{Cost, MemoryStore};
 use tallygate_testkit::FaultyStore;
 
 use crate::answer::{Answer, AnswerError};
@@ -58,9 +60,8 @@ impl Scene {
 
 /// A domain with one policy, `per-user`: one call a minute for each `user`.
 pub(in crate::telemetry) fn domain(name: &str, on_error: OnError) -> Domain {
-    let limit = "1/min".parse().unwrap();
-    let policy = Policy::new("per-user", name, Some(limit)).unwrap().with_on_error(on_error);
-    Domain::new(name, vec![policy], Box::new(Rules(vec![Rule::new().partition("user")])))
+    let policy = Policy::new("per-user", name, "1/min").unwrap().with_on_error(on_error);
+    Domain::new(name, [(policy, Rule::new().partition("user"))]).unwrap()
 }
 
 fn question(domain: &str, user: &str) -> Question {

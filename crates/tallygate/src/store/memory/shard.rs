@@ -132,7 +132,7 @@ impl<S: State> Expires for S {
     }
 }
 
-crate::algorithms!(tables);
+crate::algorithm::algorithms!(tables);
 
 impl Shard {
     #[inline(always)]
@@ -238,10 +238,10 @@ impl Shard {
             self.make_room(now);
         }
         if new && self.own() >= self.bounds.keys {
-            return Err(CounterError::Store(StoreError::Refused {
-                reason: "the memory store is full".to_owned(),
-                remedy: "raise its capacity, or let counters expire".to_owned(),
-            }));
+            return Err(CounterError::Store(StoreError::refused(
+                "the memory store is full".to_owned(),
+                "raise its capacity, or let counters expire".to_owned(),
+            )));
         }
         let ttl = ttl.map(|ttl| u64::try_from(ttl.as_micros()).unwrap_or(u64::MAX));
         let expires_at = if created { ttl.map(|ttl| now.saturating_add(ttl)) } else { expires_at };

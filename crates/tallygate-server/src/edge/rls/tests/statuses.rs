@@ -92,6 +92,18 @@ async fn units_come_from_the_descriptor_or_else_from_the_request() {
     assert_eq!(remaining(&served.ask_about(&[units(0, bob)]).await), [2]);
 }
 
+/// The cost was capped at what the largest limit holds, and passed it.
+#[tokio::test]
+async fn no_limit_holds_a_cost_above_the_largest_limit() {
+    let largest = policy("largest", "1000000000/365d fixed_window");
+    let served = Served::new(app(still_store(), vec![(largest, by("user"))]));
+    let alice = descriptor(&[("user", "alice")]);
+    for too_many in [1_000_000_001, u64::from(u32::MAX), u64::MAX] {
+        assert_eq!(codes(&served.ask_about(&[units(too_many, alice.clone())]).await), [OverLimit; 2], "{too_many}");
+    }
+    assert_eq!(codes(&served.ask_about(&[units(1_000_000_000, alice)]).await), [Fine; 2], "nothing was charged before");
+}
+
 #[tokio::test]
 async fn units_can_be_given_back() {
     let served = Served::common();

@@ -1,19 +1,20 @@
 //! A limit, or the text of one.
 
-use tallygate::{Limit, LimitError};
+use super::{Limit, LimitError};
 
 /// A [`Limit`], or its text, such as `"60/min"` or `"10/s burst 50"`.
 ///
 /// ```
-/// use tallygate_tower::{Limit, RateLimit};
+/// use tallygate::{Limit, Limiter};
 ///
-/// let layer = RateLimit::per_client("60/min")?;
+/// let limiter = Limiter::default();
+/// let api = limiter.limit("api", "60/min")?;
 /// let limit: Limit = "60/min".parse()?;
-/// let same = RateLimit::per_client(limit)?;
+/// let same = limiter.limit("api", limit)?;
 ///
 /// // A text that is not a limit is an error, which says how a limit is written.
-/// assert!(RateLimit::per_client("60 a minute").is_err());
-/// # Ok::<(), tallygate_tower::LimitError>(())
+/// assert!(limiter.limit("api", "60 a minute").is_err());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub trait IntoLimit {
     /// The limit, or what is wrong with its text.

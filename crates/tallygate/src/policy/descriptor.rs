@@ -3,7 +3,7 @@
 /// What is known about a request: ordered entries such as `user=42`, `path=/v1/items`.
 ///
 /// ```
-/// let descriptor = tallygate::Descriptor::new().with("user", "42").with("plan", "pro");
+/// let descriptor = tallygate::policy::Descriptor::new().with("user", "42").with("plan", "pro");
 /// assert_eq!(descriptor.get("plan"), Some("pro"));
 /// ```
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

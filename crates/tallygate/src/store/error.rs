@@ -1,0 +1,171 @@
+//! Why a store could not answer.
+
+use std::error::Error;
+use std::fmt;
+use std::sync::Arc;
+
+use crate::words::words;
+
+/// The error of a store that could not answer. A denial is never an error: it is a value.
+///
+/// Its text is a complete sentence. [`source`](Error::source) is the error of the system or the connection behind it, if
+/// there is one; the text includes it.
+#[derive(Debug, Clone)]
+pub struct StoreError {
+    kind: StoreErrorKind,
+    reason: String,
+    source: Option<Arc<dyn Error + Send + Sync>>,
+}
+
+words! {
+    /// What kind of error it is. The kinds differ in whether the call [may have been
+    /// charged](StoreError::may_have_charged), and in what an operator has to do.
+    #[non_exhaustive]
+    pub enum StoreErrorKind {
+        /// The store is unreachable, or refused before running anything. Nothing was charged; it is safe to ask again.
+        Unavailable = "unavailable",
+        /// The call was sent and got no answer. It may have been charged: asking again could charge twice.
+        Ambiguous = "ambiguous",
+        /// Too many calls are in flight; this one was not sent. Nothing was charged.
+        Overloaded = "overloaded",
+        /// The store refuses such calls until its configuration changes: a wrong password, a missing ACL rule, memory
+        /// exhausted. Nothing was charged, unless permissions were revoked while a script of several checks ran.
+        Refused = "refused",
+        /// A state was written by a newer version of Tallygate, in a format that this version cannot read. The state is
+        /// unchanged, and nothing was charged.
+        NewerFormat = "newer_format",
+        /// The store holds or answered something that Tallygate did not write, or stopped half way. Whether the call
+        /// was charged is unknown.
+        Corrupt = "corrupt",
+    }
+}
+
+impl StoreError {
+    fn new(kind: StoreErrorKind, reason: String) -> Self {
+        Self { kind, reason, source: None }
+    }
+
+    /// The store is unreachable, or refused before running anything.
+    pub fn unavailable(reason: impl Into<String>) -> Self {
+        Self::new(StoreErrorKind::Unavailable, reason.into())
+    }
+
+    /// The call was sent and got no answer.
+    pub fn ambiguous(reason: impl Into<String>) -> Self {
+        Self::new(StoreErrorKind::Ambiguous, reason.into())
+    }
+
+    /// The call was not sent, because `in_flight` calls already are, the most that may be.
+    pub fn overloaded(in_flight: usize) -> Self {
+        Self::new(StoreErrorKind::Overloaded, format!("{in_flight} calls to the store are already in flight"))
+    }
+
+    /// The store refuses such calls until someone follows the `remedy`.
+    pub fn refused(reason: impl fmt::Display, remedy: impl fmt::Display) -> Self {
+        Self::new(StoreErrorKind::Refused, format!("{reason}; {remedy}"))
+    }
+
+    /// The store holds a state of a newer version.
+    pub fn newer_format(reason: impl Into<String>) -> Self {
+        Self::new(StoreErrorKind::NewerFormat, reason.into())
+    }
+
+    /// The store holds or answered something that Tallygate did not write.
+    pub fn corrupt(reason: impl Into<String>) -> Self {
+        Self::new(StoreErrorKind::Corrupt, reason.into())
+    }
+
+    /// The same error, with the one that caused it.
+    #[must_use]
+    pub fn with_source(self, source: impl Into<Arc<dyn Error + Send + Sync>>) -> Self {
+        Self { source: Some(source.into()), ..self }
+    }
+
+    /// What happened, and for a refusal what to do about it. The text of the error also says what that means for the call.
+    pub fn reason(&self) -> &str {
+        &self.reason
+    }
+
+    /// The kind of the error.
+    pub fn kind(&self) -> StoreErrorKind {
+        self.kind
+    }
+
+    /// Whether the call may have been charged: asking again could then charge twice. If false, nothing was charged, with
+    /// the one exception that [`StoreErrorKind::Refused`] names.
+    pub fn may_have_charged(&self) -> bool {
+        match self.kind {
+            StoreErrorKind::Ambiguous | StoreErrorKind::Corrupt => true,
+            StoreErrorKind::Unavailable
+            | StoreErrorKind::Overloaded
+            | StoreErrorKind::Refused
+            | StoreErrorKind::NewerFormat => false,
+        }
+    }
+}
+
+impl fmt::Display for StoreError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let reason = &self.reason;
+        match self.kind {
+            StoreErrorKind::Unavailable => write!(f, "the store is unavailable: {reason}"),
+            StoreErrorKind::Ambiguous => {
+                write!(f, "the store did not answer ({reason}); the call may have been charged and was not repeated")
+            }
+            StoreErrorKind::Overloaded => write!(f, "{reason}; this one was not sent"),
+            StoreErrorKind::Refused => write!(f, "the store refused: {reason}"),
+            StoreErrorKind::NewerFormat => {
+                write!(f, "the store holds a state of a newer version of tallygate: {reason}; upgrade this instance")
+            }
+            StoreErrorKind::Corrupt => write!(f, "the store holds something tallygate did not write: {reason}"),
+        }
+    }
+}
+
+impl Error for StoreError {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        self.source.as_deref().map(|source| source as &(dyn Error + 'static))
+    }
+}
+
+/// Two errors are equal if a user would read the same.
+impl PartialEq for StoreError {
+    fn eq(&self, other: &Self) -> bool {
+        self.kind == other.kind && self.reason == other.reason
+    }
+}
+
+impl Eq for StoreError {}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+
+    use super::*;
+
+    #[test]
+    fn only_an_error_that_may_have_charged_forbids_asking_again() {
+        let errors = [
+            (StoreError::unavailable("r"), false),
+            (StoreError::ambiguous("r"), true),
+            (StoreError::overloaded(1), false),
+            (StoreError::refused("r", "s"), false),
+            (StoreError::newer_format("r"), false),
+            (StoreError::corrupt("r"), true),
+        ];
+        assert_eq!(errors.each_ref().map(|(error, _)| error.kind())[..], *StoreErrorKind::ALL);
+        for (error, may_have_charged) in errors {
+            assert_eq!(error.may_have_charged(), may_have_charged, "{error}");
+        }
+    }
+
+    #[test]
+    fn the_cause_is_kept_with_its_type() {
+        let cause = io::Error::from(io::ErrorKind::ConnectionReset);
+        let cause: Arc<dyn Error + Send + Sync> = Arc::new(cause);
+        let error = StoreError::ambiguous(cause.to_string()).with_source(cause);
+        let kept = error.source().and_then(|source| source.downcast_ref::<io::Error>()).map(io::Error::kind);
+        assert_eq!(kept, Some(io::ErrorKind::ConnectionReset));
+        assert!(error.to_string().contains("connection reset"), "{error}");
+    }
+}

@@ -1,9 +1,8 @@
-//! Rules that no other tool checks: dependencies, words, sizes, links, code blocks of the guides.
+//! Dependencies, by cargo-deny, and what no other tool checks: words, sizes, links, code blocks of the guides.
 
 mod dependencies;
 mod fences;
 pub mod files;
-mod licence;
 mod links;
 mod phrases;
 mod text;

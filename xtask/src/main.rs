@@ -38,7 +38,7 @@ fn main() -> ExitCode {
         return ExitCode::from(2);
     };
     let result = match verb.as_str() {
-        "setup" => setup::run().map(|_| ()),
+        "setup" => setup::run().and_then(|_| setup::cargo_deny()).map(|_| ()),
         "test" => test::run(rest),
         "ci" => ci::run(),
         "hygiene" => hygiene::run(),

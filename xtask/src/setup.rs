@@ -47,11 +47,7 @@ impl Ready {
 
 /// What is present already is kept.
 pub fn run() -> Result<Ready> {
-    // Setups at the same time fetch into the same folder: the second finds what the first has fetched.
-    fs::create_dir_all(servers())?;
-    let lock = File::create(servers().join("lock"))?;
-    lock.lock().context("the lock of the servers' folder")?;
-
+    let _lock = lock()?;
     c_compiler().context("a C compiler is needed, for TLS and for the clock shim")?;
     let redis = redis().context("redis-server is needed")?;
     let mut ready = Ready { environment: Vec::new(), skipped: Vec::new() };
@@ -84,6 +80,27 @@ pub fn run() -> Result<Ready> {
         bail!("{missing} of the tools named above are missing: all are needed in CI");
     }
     Ok(ready)
+}
+
+/// Finds or compiles cargo-deny. `None` if it is to be skipped.
+pub fn cargo_deny() -> Result<Option<PathBuf>> {
+    let _lock = lock()?;
+    match tool::cargo_deny() {
+        Outcome::Found(_, path) => Ok(Some(path)),
+        Outcome::Skipped(reason) => {
+            eprintln!("setup: SKIPPING {reason}");
+            Ok(None)
+        }
+        Outcome::Missing(error) => Err(error),
+    }
+}
+
+/// Setups at the same time fetch into the same folder: the second finds what the first has fetched.
+fn lock() -> Result<File> {
+    fs::create_dir_all(servers())?;
+    let lock = File::create(servers().join("lock"))?;
+    lock.lock().context("the lock of the servers' folder")?;
+    Ok(lock)
 }
 
 fn in_ci() -> bool {

@@ -1,4 +1,4 @@
-//! Where missing binaries come from: sources that need no compiler and usually no root.
+//! Where missing binaries come from: sources that usually need no root and, but for one, no compiler.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -22,6 +22,8 @@ pub enum Source {
     Deb(&'static str),
     /// An environment with all Python tools.
     Python,
+    /// A crate to compile: `name@version`.
+    Crate(&'static str),
 }
 
 impl Source {
@@ -31,13 +33,14 @@ impl Source {
             Self::Wheel(package) => unpacked(folder, names, |scratch| unpack_wheel(package, scratch)),
             Self::Deb(package) => unpacked(folder, names, |scratch| unpack_deb(package, scratch)),
             Self::Python => install_python_tools(folder, names),
+            Self::Crate(package) => unpacked(folder, names, |scratch| compile(package, scratch)),
         }
     }
 
     /// Identifies the version of a copy.
     pub fn stamp(self) -> Result<String> {
         match self {
-            Self::Wheel(package) | Self::Deb(package) => Ok(package.to_owned()),
+            Self::Wheel(package) | Self::Deb(package) | Self::Crate(package) => Ok(package.to_owned()),
             Self::Python => fs::read_to_string(run::root().join(REQUIREMENTS)).context(REQUIREMENTS),
         }
     }
@@ -101,6 +104,14 @@ fn install_python_tools(folder: &Path, names: &[&str]) -> Result<()> {
         symlink(Path::new("python/bin").join(name), &link)?;
     }
     Ok(())
+}
+
+/// Neither optimised nor with debug information, as it runs for seconds.
+fn compile(package: &str, scratch: &Path) -> Result<PathBuf> {
+    let mut install = run::cargo(&["install", package, "--locked", "--debug", "--quiet", "--root"]);
+    install.arg(scratch).arg("--target-dir").arg(scratch.join("target"));
+    run::run(install.env("CARGO_PROFILE_DEV_DEBUG", "false"))?;
+    Ok(scratch.join("bin"))
 }
 
 fn has_extension(extension: &'static str) -> impl Fn(&Path) -> bool {

@@ -1,10 +1,17 @@
-//! TLS is optional: a project of its own, built without it and with it.
+//! TLS is optional: projects of their own, built without it, with it, and beside reqwest with aws-lc-rs.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on must stop")]
 
 use std::fs;
+use std::io::{Read as _, Write as _};
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::Arc;
+use std::thread;
 
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::{ServerConfig, ServerConnection, StreamOwned};
 use tallygate_testkit::Server;
 
 const MANIFEST: &str = r#"
@@ -17,7 +24,7 @@ tls = ["tallygate-redis/tls", "dep:rustls"]
 
 [dependencies]
 rustls = { version = "0.23", default-features = false, features = ["ring"], optional = true }
-tallygate-redis = { path = "PATH" }
+tallygate-redis = { path = "PATH/tallygate-redis" }
 tokio = { version = "1", features = ["macros", "rt"] }
 
 [workspace]
@@ -45,52 +52,175 @@ async fn main() {
 }
 "#;
 
+/// reqwest is pinned, so that a release of it does not fail the test. Only it chooses a provider here, aws-lc-rs.
+const MANIFEST_BESIDE_REQWEST: &str = r#"
+[package]
+name = "beside-reqwest"
+edition = "2024"
+
+[features]
+tls = ["tallygate-redis/tls", "dep:rustls"]
+
+[dependencies]
+reqwest = { version = "=0.13.5", default-features = false, features = ["rustls"] }
+rustls = { version = "0.23", default-features = false, optional = true }
+tallygate = { path = "PATH/tallygate" }
+tallygate-redis = { path = "PATH/tallygate-redis" }
+tokio = { version = "1", features = ["macros", "rt"] }
+
+[workspace]
+
+[profile.dev]
+debug = false
+"#;
+
+/// An HTTPS request and decisions in one process. With `install` the provider is installed at startup. Without, rustls installs
+/// the only one there is when it is first used without a choice; with two it would panic.
+const MAIN_BESIDE_REQWEST: &str = r#"
+use tallygate::{Check, Key, Limit, Limiter};
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let [https, ca, redis, install @ ..] = args.as_slice() else { panic!("HTTPS CA REDIS [install]") };
+    #[cfg(feature = "tls")]
+    if install.is_empty() {
+        let _ = rustls::ClientConfig::builder();
+    } else {
+        rustls::crypto::aws_lc_rs::default_provider().install_default().unwrap();
+    }
+    let ca = reqwest::Certificate::from_pem(&std::fs::read(ca).unwrap()).unwrap();
+    let client = reqwest::Client::builder().tls_certs_only([ca]).no_proxy().build().unwrap();
+    println!("{}", client.get(https).send().await.unwrap().text().await.unwrap());
+
+    let limiter = Limiter::new(tallygate_redis::RedisStore::connect(redis).await.unwrap());
+    let limit: Limit = "2/h".parse().unwrap();
+    let subject = format!("process {}", std::process::id());
+    for _ in 0..3 {
+        let key = Key::new("api", &subject).unwrap();
+        println!("{}", limiter.check(Check::new(key, &limit)).await.unwrap().allowed());
+    }
+    println!("{}", client.get(https).send().await.unwrap().text().await.unwrap());
+}
+"#;
+
 /// A project outside the workspace, so that no other crate enables features.
-fn project() -> PathBuf {
-    let project = Path::new(env!("CARGO_TARGET_TMPDIR")).join("tls-features");
-    let package = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let write = |name: &str, text: &str| {
-        let path = project.join(name);
-        // An unchanged file stays, so that nothing is built again.
+struct Project {
+    name: &'static str,
+    folder: PathBuf,
+}
+
+impl Project {
+    fn new(name: &'static str, manifest: &str, main: &str) -> Self {
+        let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+        let crates = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+        let lock = fs::read_to_string(crates.join("../Cargo.lock")).unwrap();
+        let project = Self { name, folder };
+        project.write("Cargo.toml", &manifest.replace("PATH", crates.to_str().unwrap()));
+        project.write("src/main.rs", main);
+        // The versions of the workspace. Kept with what cargo adds to it, which it would have to ask the registry for again.
+        if project.write("workspace.lock", &lock) {
+            fs::write(project.folder.join("Cargo.lock"), lock).unwrap();
+        }
+        project
+    }
+
+    /// An unchanged file stays, so that nothing is built again.
+    fn write(&self, name: &str, text: &str) -> bool {
+        let path = self.folder.join(name);
         if fs::read_to_string(&path).is_ok_and(|there| there == text) {
-            return;
+            return false;
         }
         fs::create_dir_all(path.parent().unwrap()).unwrap();
         fs::write(path, text).unwrap();
+        true
+    }
+
+    /// All projects build in one folder, and share what they have in common.
+    fn target() -> PathBuf {
+        Path::new(env!("CARGO_TARGET_TMPDIR")).join("tls-features/target")
+    }
+
+    fn cargo(&self, args: &[&str]) -> String {
+        let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+        cargo.args(args).current_dir(&self.folder).env("CARGO_TARGET_DIR", Self::target());
+        let output = cargo.output().unwrap();
+        assert!(output.status.success(), "cargo {args:?}:\n{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    /// The names of the TLS crates in a tree.
+    fn tls_crates(&self, args: &[&str]) -> Vec<String> {
+        let tree = self.cargo(&[&["tree", "--edges", "normal,build", "--prefix", "none"], args].concat());
+        let mut names: Vec<&str> = tree.lines().filter_map(|line| line.split(' ').next()).collect();
+        assert!(names.contains(&"tallygate-redis"), "{tree}");
+        names.retain(|name| name.contains("rustls") || name.starts_with("aws-lc") || *name == "ring");
+        names.sort_unstable();
+        names.dedup();
+        names.into_iter().map(str::to_owned).collect()
+    }
+
+    fn run(&self, args: &[&str]) -> String {
+        let output = Command::new(Self::target().join("debug").join(self.name)).args(args).output().unwrap();
+        [output.stdout, output.stderr].map(|text| String::from_utf8(text).unwrap()).concat()
+    }
+}
+
+/// Answers every request with `hello`, with the certificate of a Redis server; returns its URL.
+fn https(server: &Server) -> String {
+    let file = |name| server.ca_path().with_file_name(name);
+    let certificate = CertificateDer::from_pem_file(file("server.pem")).unwrap();
+    let key = PrivateKeyDer::from_pem_file(file("server-key.pem")).unwrap();
+    let config = ServerConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()));
+    let config = config.with_safe_default_protocol_versions().unwrap().with_no_client_auth();
+    let config = Arc::new(config.with_single_cert(vec![certificate], key).unwrap());
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let url = format!("https://{}/", listener.local_addr().unwrap());
+    let answer = move |stream: TcpStream| {
+        let mut stream = StreamOwned::new(ServerConnection::new(config.clone()).unwrap(), stream);
+        let mut request = Vec::new();
+        while !request.ends_with(b"\r\n\r\n") {
+            let mut byte = [0];
+            stream.read_exact(&mut byte)?;
+            request.extend(byte);
+        }
+        stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\nconnection: close\r\n\r\nhello")?;
+        stream.conn.send_close_notify();
+        stream.flush()
     };
-    write("Cargo.toml", &MANIFEST.replace("PATH", package.to_str().unwrap()));
-    write("src/main.rs", MAIN);
-    fs::copy(package.join("../../Cargo.lock"), project.join("Cargo.lock")).unwrap();
-    project
-}
-
-fn cargo(project: &Path, args: &[&str]) -> String {
-    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    cargo.args(args).arg("--offline").current_dir(project).env("CARGO_TARGET_DIR", project.join("target"));
-    let output = cargo.output().unwrap();
-    assert!(output.status.success(), "cargo {args:?}:\n{}", String::from_utf8_lossy(&output.stderr));
-    String::from_utf8(output.stdout).unwrap()
-}
-
-fn run(project: &Path, args: &[&str]) -> String {
-    let output = Command::new(project.join("target/debug/tls-features")).args(args).output().unwrap();
-    String::from_utf8(output.stdout).unwrap()
+    thread::spawn(move || listener.incoming().for_each(|stream| stream.and_then(&answer).unwrap()));
+    url
 }
 
 #[test]
 fn tls_is_optional_and_no_provider_is_forced_on_the_process() {
-    let project = project();
+    let project = Project::new("tls-features", MANIFEST, MAIN);
     let server = Server::redis().tls().start();
 
-    cargo(&project, &["build"]);
-    let said = run(&project, &["rediss://127.0.0.1"]);
+    project.cargo(&["build", "--offline"]);
+    let said = project.run(&["rediss://127.0.0.1"]);
     assert!(said.contains("rediss:// needs TLS") && said.contains("feature `tls-ring`"), "{said}");
-    let tree = cargo(&project, &["tree", "--edges", "normal,build", "--prefix", "none"]);
-    assert!(tree.contains("tallygate-redis") && !tree.contains("rustls") && !tree.contains("ring v"), "{tree}");
+    assert_eq!(project.tls_crates(&["--offline"]), [""; 0]);
 
-    cargo(&project, &["build", "--features", "tls"]);
-    let said = run(&project, &[&server.url()]);
+    project.cargo(&["build", "--offline", "--features", "tls"]);
+    let said = project.run(&[&server.url()]);
     assert!(said.contains("no crypto provider") && said.contains("feature `tls-ring`"), "{said}");
     assert!(said.ends_with("false\n"), "a provider was installed: {said}");
-    assert_eq!(run(&project, &[&server.url(), "install"]), "connected\ntrue\n");
+    assert_eq!(project.run(&[&server.url(), "install"]), "connected\ntrue\n");
+}
+
+#[test]
+fn reqwest_with_aws_lc_rs_and_the_store_work_in_one_process() {
+    let project = Project::new("beside-reqwest", MANIFEST_BESIDE_REQWEST, MAIN_BESIDE_REQWEST);
+    let server = Server::redis().tls().start();
+    let (https, ca, redis) = (https(&server), server.ca_path().to_str().unwrap(), server.url());
+
+    assert_eq!(project.tls_crates(&["--package", "tallygate-redis"]), [""; 0], "without TLS, those of reqwest only");
+    let both = project.tls_crates(&["--features", "tls"]);
+    assert!(both.iter().any(|name| name == "aws-lc-rs") && !both.iter().any(|name| name == "ring"), "{both:?}");
+
+    project.cargo(&["build", "--features", "tls"]);
+    let expected = "hello\ntrue\ntrue\nfalse\nhello\n";
+    assert_eq!(project.run(&[&https, ca, &redis]), expected);
+    assert_eq!(project.run(&[&https, ca, &redis, "install"]), expected);
 }

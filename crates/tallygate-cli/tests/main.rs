@@ -4,6 +4,7 @@
 mod audit; // what it finds, what it repairs, and what it leaves alone
 mod bad_input; // what is refused, and what no input can do to a terminal
 mod check; // `check`, `peek`, `refund`, `reset`
+mod config_reference; // the page that lists every option and field has all of them, and no others
 mod counter; // `counter`
 mod demo; // the facts in the picture
 mod explain; // which policies apply, why, and that nothing is charged

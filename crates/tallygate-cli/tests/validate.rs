@@ -31,7 +31,7 @@ fn validate(path: &Path, more: &[&str]) -> Ran {
     run([OsStr::new("validate"), path.as_os_str()].into_iter().chain(more.iter().map(OsStr::new)))
 }
 
-fn validate_text(text: &[u8], more: &[&str]) -> Ran {
+pub(super) fn validate_text(text: &[u8], more: &[&str]) -> Ran {
     let mut command = binary();
     command.args(["validate", "-"]).args(more);
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());

@@ -42,6 +42,7 @@ mod serve {
     mod forward_auth; // questions of proxies
     mod http; // the JSON API
     mod invalid_requests; // requests that are refused
+    mod metrics_reference; // the page that lists every metric has all of them, and no others
     mod reload; // policies that change while calls come in
     mod sharing; // several servers, one limit
     mod store_down; // a store that dies, hangs, or never accepts

@@ -13,6 +13,7 @@ pub mod daemon;
 mod faulty_store;
 pub mod find;
 pub mod http;
+pub mod markdown;
 mod port;
 pub mod prometheus;
 pub mod proxy;

@@ -253,7 +253,7 @@ impl<S: Store> RateLimit<S> {
     /// use tallygate_tower::RateLimit;
     ///
     /// let layer = RateLimit::per_client("100/min")?.respond(|refusal| {
-    ///     let wait = refusal.retry_after().map(|wait| wait.as_secs());
+    ///     let wait = refusal.retry_after_seconds();
     ///     (refusal.status(), format!("slow down, retry in {wait:?} seconds")).into_response()
     /// });
     /// # Ok::<(), tallygate_tower::LimitError>(())

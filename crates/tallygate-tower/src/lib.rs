@@ -45,8 +45,8 @@ pub use service::RateLimited;
 
 // What the settings of this middleware are written in.
 pub use tallygate::limit::{IntoLimit, LimitError};
-pub use tallygate::policy::{Mode, OnError, Verdict};
-pub use tallygate::{Cost, Limit};
+pub use tallygate::policy::{Mode, OnError, Outcome, Verdict};
+pub use tallygate::{Cost, Limit, MemoryStore};
 pub use tallygate_http::{Dialect, ForwardedHeader, Prefixes, Trust, TrustedProxies};
 
 /// The examples of the README and the guides, compiled and run. Here, because the tests of this crate depend on all crates they use.

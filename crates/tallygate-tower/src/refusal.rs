@@ -6,7 +6,7 @@ use bytes::Bytes;
 use http::header::CONTENT_TYPE;
 use http::{HeaderMap, HeaderValue, Response, StatusCode};
 use tallygate::policy::{Outcome, Verdict};
-use tallygate_http::{Problem, SOON, is_grpc, verdict_problem};
+use tallygate_http::{Problem, SOON, is_grpc, seconds_up, verdict_problem};
 
 use crate::grpc;
 
@@ -34,6 +34,11 @@ impl Refusal {
     /// How long to wait, exactly; `None` if waiting does not help, or if the store was unreachable.
     pub fn retry_after(&self) -> Option<Duration> {
         self.verdict.binding().and_then(|ruling| ruling.status().retry_after())
+    }
+
+    /// The same in whole seconds, rounded up, as in the header `Retry-After`.
+    pub fn retry_after_seconds(&self) -> Option<u64> {
+        self.retry_after().map(seconds_up)
     }
 
     /// 429, or 503 if the store is unreachable and a rule fails closed.

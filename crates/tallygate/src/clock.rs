@@ -75,8 +75,8 @@ impl From<ManualClock> for Clock {
     }
 }
 
-/// A manual clock for tests: it stands still until moved. Clones share the same time.
-#[derive(Debug, Clone)]
+/// A manual clock for tests: it stands still until moved. Clones share the same time. By default it stands at the Unix epoch.
+#[derive(Debug, Clone, Default)]
 pub struct ManualClock(Arc<AtomicU64>);
 
 impl ManualClock {

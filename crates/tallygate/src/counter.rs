@@ -11,10 +11,10 @@ use crate::store::StoreError;
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// use std::{sync::Arc, time::Duration};
+/// use std::time::Duration;
 /// use tallygate::{Counter, MemoryStore};
 ///
-/// let visits = Counter::new(Arc::new(MemoryStore::new()), "visits")?.expires_after(Duration::from_secs(3600))?;
+/// let visits = Counter::new(MemoryStore::new(), "visits")?.expires_after(Duration::from_secs(3600))?;
 /// assert_eq!(visits.incr().await?, 1);
 /// assert_eq!(visits.decr_by(5).await?, -4);
 /// assert_eq!(visits.get().await?.to_string(), "-4");
@@ -22,7 +22,7 @@ use crate::store::StoreError;
 /// ```
 #[derive(Debug)]
 pub struct Counter<S> {
-    store: Arc<S>,
+    store: S,
     name: CounterName,
     ttl: Option<Duration>,
 }
@@ -117,8 +117,8 @@ pub enum CounterError {
 }
 
 impl<S: Counters> Counter<S> {
-    /// Creates a handle to the counter called `name`.
-    pub fn new(store: Arc<S>, name: impl Into<String>) -> Result<Self, CounterError> {
+    /// Creates a handle to the counter called `name`. Give it an `Arc` of a store, or a clone, to use the store elsewhere too.
+    pub fn new(store: S, name: impl Into<String>) -> Result<Self, CounterError> {
         Ok(Self { store, name: CounterName::new(name)?, ttl: None })
     }
 

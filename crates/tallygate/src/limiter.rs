@@ -50,6 +50,16 @@ pub enum CheckError {
     Store(#[from] StoreError),
 }
 
+impl CheckError {
+    /// Whether the call may have been charged: asking again could then charge twice.
+    pub fn may_have_charged(&self) -> bool {
+        match self {
+            Self::Invalid(_) => false,
+            Self::Store(error) => error.may_have_charged(),
+        }
+    }
+}
+
 impl<S: Store> Limiter<S> {
     /// Creates a limiter over `store`.
     pub fn new(store: S) -> Self {
@@ -100,7 +110,8 @@ impl<S: Store> Limiter<S> {
 
     /// Gives back what was charged, all of it in one call. Returns how many units were given back, for each receipt.
     ///
-    /// Take the receipts from the decision that charged: see [`Decision::receipts`]. A decision that charged nothing has
+    /// Take the receipts from the decision that charged: see [`Decision::receipts`]. A receipt can be used more than once, and
+    /// would then give back what other calls were charged: refund a decision once. A decision that charged nothing has
     /// none, and then the store is not asked. Units that no longer count (an
     /// expired window or log entry) or that a token bucket has regained in the meantime are not given back. A refund
     /// never creates a state and never raises one above its capacity. Each unit given back can be used once more.

@@ -60,7 +60,7 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<Outcome> 
     let valid = policies.is_some() && (findings.is_empty() || !args.strict);
     if args.output.json {
         let domains = policies.as_ref().map(|policies| policies.domains().iter().map(|domain| domain.name()).collect());
-        let policies = policies.as_ref().map(|policies| policies.policies().count());
+        let policies = policies.as_ref().map(|policies| policies.policies().count() as u64);
         output::write_json(out, &Json { valid, policies, domains, findings: &findings })?;
     } else {
         write_text(out, valid, policies.as_ref(), &findings)?;

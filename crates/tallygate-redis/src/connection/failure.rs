@@ -68,7 +68,7 @@ pub(crate) enum Refusal {
 /// Why nothing was sent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum NotSent {
-    NotListening,
+    NotListening(Cause),
     Connect(Cause),
     #[cfg(feature = "tls")]
     TlsHandshake(Cause),
@@ -186,14 +186,17 @@ impl Failure {
         let cause = self.cause().cloned();
         let error = self.without_cause(address);
         match cause {
-            Some(cause) => error.with_source(cause.0),
+            Some(cause) => error.with_shared_source(cause.0),
             None => error,
         }
     }
 
     fn cause(&self) -> Option<&Cause> {
         match self {
-            Self::Lost(cause) | Self::NotSent(NotSent::Connect(cause) | NotSent::Closed(cause)) => Some(cause),
+            Self::Lost(cause)
+            | Self::NotSent(NotSent::NotListening(cause) | NotSent::Connect(cause) | NotSent::Closed(cause)) => {
+                Some(cause)
+            }
             Self::NotSent(NotSent::HandshakeCut { error, .. }) => Some(error),
             #[cfg(feature = "tls")]
             Self::NotSent(NotSent::TlsHandshake(cause)) => Some(cause),
@@ -238,7 +241,7 @@ impl From<ParsingError> for Failure {
 impl NotSent {
     fn sentence(self, at: &impl fmt::Display) -> String {
         match self {
-            Self::NotListening => format!("nothing is listening on {at}: is the server running?"),
+            Self::NotListening(_) => format!("nothing is listening on {at}: is the server running?"),
             Self::Connect(error) => format!("cannot connect to {at}: {error}"),
             #[cfg(feature = "tls")]
             Self::TlsHandshake(error) => format!("cannot connect to {at}: the TLS handshake failed: {error}"),

@@ -28,7 +28,7 @@ impl Socket {
     pub(crate) async fn open(options: &ConnectOptions, written: Arc<AtomicU64>) -> Result<Self, Failure> {
         let failed = |error: io::Error| {
             Failure::NotSent(match error.kind() {
-                io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound => NotSent::NotListening,
+                io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound => NotSent::NotListening(error.into()),
                 _ => NotSent::Connect(error.into()),
             })
         };

@@ -60,7 +60,8 @@ impl<S: Store> BoundLimit<S> {
         self.limiter.check(self.of(subject)?).await
     }
 
-    /// Charges `subject` several units if all of them fit.
+    /// Charges `subject` several units if all of them fit. A cost above the capacity of the limit could never pass: it is an
+    /// error, [`InvalidCheck::CostAboveCapacity`].
     pub async fn check_cost(&self, subject: &(impl AsRef<[u8]> + ?Sized), units: u64) -> Result<Decision, CheckError> {
         let cost = Cost::new(units).map_err(InvalidCheck::from)?;
         self.limiter.check(self.of(subject)?.cost(cost)).await
@@ -71,7 +72,14 @@ impl<S: Store> BoundLimit<S> {
         self.limiter.peek(self.of(subject)?).await
     }
 
-    /// Gives back what `decision` charged `subject`. Returns how many units were given back: see [`Limiter::refund`].
+    /// Answers as [`check_cost`](Self::check_cost) would, without charging.
+    pub async fn peek_cost(&self, subject: &(impl AsRef<[u8]> + ?Sized), units: u64) -> Result<Decision, CheckError> {
+        let cost = Cost::new(units).map_err(InvalidCheck::from)?;
+        self.limiter.peek(self.of(subject)?.cost(cost)).await
+    }
+
+    /// Gives back what `decision` charged `subject`. Returns how many units were given back: see [`Limiter::refund`]. A decision
+    /// does not know its subject: pass the one that was charged, and refund a decision once.
     pub async fn refund(&self, subject: &(impl AsRef<[u8]> + ?Sized), decision: &Decision) -> Result<u64, CheckError> {
         let checks = [self.of(subject)?];
         Ok(self.limiter.refund(&decision.receipts(&checks)).await?.into_iter().sum())

@@ -8,8 +8,8 @@ use crate::words::words;
 
 /// The error of a store that could not answer. A denial is never an error: it is a value.
 ///
-/// Its text is a complete sentence. [`source`](Error::source) is the error of the system or the connection behind it, if
-/// there is one; the text includes it.
+/// Its text is a complete sentence, which names the cause. [`source`](Error::source) is the error of the system or the
+/// connection behind it, if there is one, such as an `io::Error`.
 #[derive(Debug, Clone)]
 pub struct StoreError {
     kind: StoreErrorKind,
@@ -75,10 +75,16 @@ impl StoreError {
         Self::new(StoreErrorKind::Corrupt, reason.into())
     }
 
-    /// The same error, with the one that caused it.
+    /// The same error, with the one that caused it. The text does not change: the reason should name the cause.
     #[must_use]
-    pub fn with_source(self, source: impl Into<Arc<dyn Error + Send + Sync>>) -> Self {
-        Self { source: Some(source.into()), ..self }
+    pub fn with_source(self, source: impl Error + Send + Sync + 'static) -> Self {
+        self.with_shared_source(Arc::new(source))
+    }
+
+    /// Like [`with_source`](Self::with_source), for the error of several calls.
+    #[must_use]
+    pub fn with_shared_source(self, source: Arc<dyn Error + Send + Sync>) -> Self {
+        Self { source: Some(source), ..self }
     }
 
     /// What happened, and for a refusal what to do about it. The text of the error also says what that means for the call.
@@ -162,7 +168,6 @@ mod tests {
     #[test]
     fn the_cause_is_kept_with_its_type() {
         let cause = io::Error::from(io::ErrorKind::ConnectionReset);
-        let cause: Arc<dyn Error + Send + Sync> = Arc::new(cause);
         let error = StoreError::ambiguous(cause.to_string()).with_source(cause);
         let kept = error.source().and_then(|source| source.downcast_ref::<io::Error>()).map(io::Error::kind);
         assert_eq!(kept, Some(io::ErrorKind::ConnectionReset));

@@ -1,4 +1,4 @@
-//! Reloads policies when their files change, all or nothing.
+//! Reloads policies when their files change, all or nothing, and certificates, independently of them.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -45,9 +45,11 @@ struct Files {
     in_force: Texts,
     /// The last attempt, successful or not.
     tried: Result<Texts, Findings>,
+    /// Why the certificates were refused in the last attempt, if they were.
+    certificates: Result<(), String>,
 }
 
-/// What an attempt changed, if anything; or why the old policies stay in force.
+/// What an attempt changed, if anything; or why the old policies or the old certificates stay in force.
 pub(crate) type Reloaded = Result<Option<Changes>, String>;
 
 impl Reloader {
@@ -58,7 +60,7 @@ impl Reloader {
         tls: Option<Tls>,
         on_event: Arc<dyn Fn(Event<'_>) + Send + Sync>,
     ) -> Self {
-        let files = Mutex::new(Files { tried: Ok(in_force.clone()), in_force });
+        let files = Mutex::new(Files { tried: Ok(in_force.clone()), in_force, certificates: Ok(()) });
         app.reloads.last_at.store(Clock::system().now().as_micros(), Relaxed);
         Self { app, path, tls, files, on_event }
     }
@@ -74,13 +76,39 @@ impl Reloader {
         self.take(texts).await
     }
 
-    /// Puts `texts` into force, if they are valid.
+    /// Puts `texts` into force, if they are valid, and the certificates into use, if they are.
     async fn take(&self, texts: Option<Result<Texts, Findings>>) -> Reloaded {
         let mut files = self.files.lock().await;
         (self.on_event)(Event::Reloading);
-        let outcome = self.attempt(&mut files, texts).await;
+        if let Some(texts) = &texts {
+            files.tried.clone_from(texts);
+        }
+        files.certificates = self.reload_certificates();
+        let policies = self.reload_policies(&mut files, texts).await;
         let counters = &self.app.reloads;
-        let counter = match &outcome {
+        let counter = match (&policies, &files.certificates) {
+            (Ok(Some(_)), _) => &counters.applied,
+            (Ok(None), Ok(())) => &counters.unchanged,
+            (Err(_), _) | (_, Err(_)) => &counters.refused,
+        };
+        self.log(&policies, &files.certificates);
+        let outcome = match (policies, files.certificates.clone()) {
+            (policies, Ok(())) => policies,
+            (Ok(None), Err(why)) => Err(why),
+            (Ok(Some(_)), Err(why)) => {
+                Err(format!("the new policies are in force, but not the new certificates: {why}"))
+            }
+            (Err(policies), Err(certificates)) => Err(format!("{policies}\n{certificates}")),
+        };
+        counter.fetch_add(1, Relaxed);
+        counters.last_failed.store(outcome.is_err().into(), Relaxed);
+        counters.last_at.store(Clock::system().now().as_micros(), Relaxed);
+        (self.on_event)(Event::Reloaded(outcome.as_ref().map(|_| ()).map_err(String::as_str)));
+        outcome
+    }
+
+    fn log(&self, policies: &Reloaded, certificates: &Result<(), String>) {
+        match policies {
             Ok(Some(Changes { added, removed, changed, rematched })) => {
                 let generation = self.app.policies.load().generation;
                 tracing::info!(
@@ -91,33 +119,26 @@ impl Reloader {
                     rematched = rematched.as_deref(),
                     "policies reloaded"
                 );
-                &counters.applied
             }
-            Ok(None) => {
-                tracing::info!("policies reloaded; nothing changed");
-                &counters.unchanged
-            }
+            Ok(None) => tracing::info!("policies reloaded; nothing changed"),
             Err(why) => {
                 for line in why.lines() {
                     tracing::error!("reload refused, the old policies stay in force: {line}");
                 }
-                &counters.refused
             }
-        };
-        counter.fetch_add(1, Relaxed);
-        counters.last_failed.store(outcome.is_err().into(), Relaxed);
-        counters.last_at.store(Clock::system().now().as_micros(), Relaxed);
-        (self.on_event)(Event::Reloaded(outcome.as_ref().map(|_| ()).map_err(String::as_str)));
-        outcome
+        }
+        match certificates {
+            Ok(()) if self.tls.is_some() => tracing::info!("certificates reloaded"),
+            Ok(()) => {}
+            Err(why) => tracing::error!("reload refused, the old certificates stay in use: {why}"),
+        }
     }
 
-    async fn attempt(&self, files: &mut Files, texts: Option<Result<Texts, Findings>>) -> Reloaded {
-        if let Some(texts) = &texts {
-            files.tried.clone_from(texts);
-        }
-        if let Some(tls) = &self.tls {
-            tls.reload().map_err(|error| error.to_string())?;
-        }
+    fn reload_certificates(&self) -> Result<(), String> {
+        self.tls.as_ref().map_or(Ok(()), Tls::reload).map_err(|error| error.to_string())
+    }
+
+    async fn reload_policies(&self, files: &mut Files, texts: Option<Result<Texts, Findings>>) -> Reloaded {
         let in_force = |texts: &Result<Texts, _>| texts.as_ref().is_ok_and(|texts| *texts == files.in_force);
         let Some(texts) = texts.filter(|texts| !in_force(texts)) else { return Ok(None) };
         // Many policies take a while to parse, and a panic in the parser must not end the watch.
@@ -131,6 +152,14 @@ impl Reloader {
         self.app.policies.store(Arc::new(loaded));
         files.in_force = texts;
         Ok(Some(changes))
+    }
+
+    /// Whether another attempt may end otherwise than the last. Valid certificates are read again on request only; refused
+    /// ones are tried until they are valid.
+    async fn is_due(&self, now: Option<&Result<Texts, Findings>>) -> bool {
+        let files = self.files.lock().await;
+        now.is_some_and(|now| files.tried != *now)
+            || (files.certificates.is_err() && self.reload_certificates() != files.certificates)
     }
 
     /// Reloads whenever the files have changed and come to rest, and whenever `asked`.
@@ -147,11 +176,9 @@ impl Reloader {
                     let _ = self.reload().await;
                 }
                 _ = ticks.tick() => {
-                    let Some(path) = self.path.as_deref() else { continue };
-                    let now = tallygate_config::read(path);
-                    let changed = self.files.lock().await.tried != now;
-                    if changed && moment_ago.as_ref() == Some(&now) {
-                        let _ = self.take(Some(now.clone())).await;
+                    let now = self.path.as_deref().map(tallygate_config::read);
+                    if self.is_due(now.as_ref()).await && moment_ago.as_ref() == Some(&now) {
+                        let _ = self.take(now.clone()).await;
                     }
                     moment_ago = Some(now);
                 }

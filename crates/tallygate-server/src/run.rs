@@ -37,7 +37,7 @@ pub enum Event<'e> {
     Ready,
     /// A reload begins.
     Reloading,
-    /// A reload has ended: well, or with the reason why the old policies stay in force.
+    /// A reload has ended: well, or with the reason why old policies or old certificates stay in force.
     Reloaded(Result<(), &'e str>),
     /// It accepts no more connections, and ends when the open ones have finished.
     Draining,

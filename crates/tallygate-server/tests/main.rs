@@ -50,6 +50,7 @@ mod serve {
 
 /// Shared by the others.
 mod support {
+    pub mod certificates; // an authority and its certificates
     pub mod running; // a server of this process
     pub mod served; // the same, with a client to it
 }

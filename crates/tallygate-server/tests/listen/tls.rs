@@ -1,13 +1,11 @@
 //! TLS: who gets in, and certificates that change.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
 use tallygate_server::listen::{ListenSettings, Tls, TlsSettings};
-use tempfile::TempDir;
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
@@ -17,44 +15,9 @@ use tokio_rustls::rustls::{ClientConfig, RootCertStore, crypto};
 
 use super::client::{Raw, connect, http2, request, send};
 use super::server::{Server, brief, within};
-
-/// An authority, with a certificate of it for a server and one for a caller.
-struct Folder(TempDir);
+use crate::support::certificates::Folder;
 
 impl Folder {
-    fn new() -> Self {
-        let folder = Self(tempfile::tempdir().unwrap());
-        folder.renew();
-        folder
-    }
-
-    fn renew(&self) {
-        let mut ca = CertificateParams::default();
-        ca.distinguished_name.push(DnType::CommonName, "tallygate test authority");
-        ca.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        let ca = CertifiedIssuer::self_signed(ca, KeyPair::generate().unwrap()).unwrap();
-        fs::write(self.file("ca"), ca.pem()).unwrap();
-        for name in ["server", "client"] {
-            let key = KeyPair::generate().unwrap();
-            let names = vec!["127.0.0.1".to_owned()];
-            let certificate = CertificateParams::new(names).unwrap().signed_by(&key, &ca).unwrap();
-            fs::write(self.file(name), certificate.pem()).unwrap();
-            fs::write(self.file(&format!("{name}-key")), key.serialize_pem()).unwrap();
-        }
-    }
-
-    fn file(&self, name: &str) -> PathBuf {
-        self.0.path().join(format!("{name}.pem"))
-    }
-
-    fn settings(&self, mutual: bool) -> TlsSettings {
-        TlsSettings {
-            certificate: self.file("server"),
-            key: self.file("server-key"),
-            client_ca: mutual.then(|| self.file("ca")),
-        }
-    }
-
     /// A caller that trusts the authority as it is now.
     fn caller(&self, certified: bool, alpn: &[&str]) -> Caller {
         let mut roots = RootCertStore::empty();

@@ -1,11 +1,17 @@
 //! Policies that change while calls come in.
 
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use serde_json::json;
 use tallygate_testkit::http::{Client, request};
+use tokio_rustls::rustls::pki_types::CertificateDer;
+use tokio_rustls::rustls::pki_types::pem::PemObject as _;
+use tokio_rustls::rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned, crypto};
 
+use crate::support::certificates::Folder;
 use crate::support::served::{Served, bearer, body, until};
 
 fn policies(limit: u64) -> String {
@@ -100,4 +106,55 @@ fn no_call_fails_and_no_count_is_lost_when_policies_change_under_load() {
     let left = body(&server.post("/v1/peek", &json!({"domain": "api", "descriptors": [{"user": "1"}]})));
     let used = left["limit"].as_u64().unwrap() - left["remaining"].as_u64().unwrap();
     assert_eq!(used, counted.load(Ordering::Relaxed));
+}
+
+/// `GET` over TLS, with the authority that the folder has now.
+fn get(folder: &Folder, addr: SocketAddr, path: &str) -> Option<String> {
+    let mut roots = RootCertStore::empty();
+    roots.add(CertificateDer::from_pem_file(folder.file("ca")).unwrap()).unwrap();
+    let config = ClientConfig::builder_with_provider(Arc::new(crypto::ring::default_provider()));
+    let config = config.with_safe_default_protocol_versions().unwrap().with_root_certificates(roots);
+    let client = ClientConnection::new(Arc::new(config.with_no_client_auth()), "127.0.0.1".try_into().unwrap());
+    let mut stream = StreamOwned::new(client.unwrap(), TcpStream::connect(addr).unwrap());
+    let (name, value) = bearer();
+    let request = format!("GET {path} HTTP/1.1\r\nhost: test\r\nconnection: close\r\n{name}: {value}\r\n\r\n");
+    stream.write_all(request.as_bytes()).ok()?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).ok()?;
+    Some(answer)
+}
+
+/// The policies were marked as tried before the certificate was refused, so they were not tried again.
+#[test]
+fn a_bad_certificate_does_not_keep_changed_policies_from_being_applied() {
+    let folder = Folder::new();
+    let server = Served::start(&policies(3), |settings| settings.tls = Some(folder.settings(false)));
+    let has =
+        |line: &str| get(&folder, server.admin, "/metrics").is_some_and(|page| page.contains(&format!("\n{line}\n")));
+    assert!(has("tallygate_config_generation 1"));
+
+    std::fs::write(folder.file("server"), "half writ").unwrap();
+    for (generation, limit) in [(2, 5), (3, 7)] {
+        std::fs::write(server.policy_file(), policies(limit)).unwrap();
+        until("the new policies", || has(&format!("tallygate_config_generation {generation}")));
+        assert!(has("tallygate_config_last_reload_successful 0"), "the certificate is still invalid");
+    }
+    assert!(get(&folder, server.admin, "/v1/config").unwrap().contains("\"7/h"), "the last policies are in force");
+
+    folder.renew();
+    until("the repaired certificate", || has("tallygate_config_last_reload_successful 1"));
+    // One attempt for each change, not one for each poll.
+    for line in ["{outcome=\"applied\"} 2", "{outcome=\"unchanged\"} 1", "{outcome=\"refused\"} 0"] {
+        assert!(has(&format!("tallygate_config_reloads_total{line}")), "{line}");
+    }
+}
+
+#[test]
+fn bad_policies_do_not_keep_a_renewed_certificate_from_being_used() {
+    let folder = Folder::new();
+    let server = Served::start(&policies(3), |settings| settings.tls = Some(folder.settings(false)));
+    assert!(get(&folder, server.admin, "/livez").is_some());
+    folder.renew();
+    std::fs::write(server.policy_file(), "policies: [{name: per-user, domain: api, limit: many}]").unwrap();
+    until("the renewed certificate", || get(&folder, server.admin, "/livez").is_some());
 }

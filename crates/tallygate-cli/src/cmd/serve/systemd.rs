@@ -17,7 +17,7 @@ pub(super) fn notify(event: &Event<'_>) {
         Event::Reloaded(Ok(())) => sd_notify::notify(&[NotifyState::Ready, NotifyState::Status("serving")]),
         Event::Reloaded(Err(why)) => {
             let first = why.lines().next().unwrap_or_default();
-            sd_notify::notify(&[NotifyState::Ready, NotifyState::Status(&format!("old policies kept: {first}"))])
+            sd_notify::notify(&[NotifyState::Ready, NotifyState::Status(&format!("reload refused: {first}"))])
         }
         Event::Draining => sd_notify::notify(&[NotifyState::Stopping]),
         _ => Ok(()),

@@ -142,8 +142,21 @@ impl Sources {
             "1 while the circuit breaker is open and calls do not reach the store.",
             u64::from(store.breaker_open()),
         );
-        let Some(audit) = store.audit() else { return };
-        page.number("tallygate_keys", "Keys in the store, as of the last audit.", audit.keys);
+        if !store.audits() {
+            return;
+        }
+        let audit = store.audit();
+        page.number(
+            "tallygate_audit_last_success_timestamp_seconds",
+            "When the last audit finished, in seconds since 1970; 0 if none has.",
+            audit.map_or(0, |audit| audit.finished_at.as_micros() / 1_000_000),
+        );
+        let Some(audit) = audit else { return };
+        page.number(
+            "tallygate_keys",
+            "Keys in the store, as of the last audit. An audit of Redis or Valkey ends at about 100,000 keys.",
+            audit.keys,
+        );
         page.number(
             "tallygate_keys_without_ttl",
             "Keys without a TTL, as of the last audit; there must be none.",
@@ -154,11 +167,6 @@ impl Sources {
             "Keys evicted by the store, as of the last audit; each eviction resets a limit.",
         );
         page.sample(&[], audit.evicted_keys);
-        page.number(
-            "tallygate_audit_last_success_timestamp_seconds",
-            "When the last audit finished, in seconds since 1970.",
-            audit.finished_at.as_micros() / 1_000_000,
-        );
     }
 
     fn config(&self, page: &mut Exposition) {

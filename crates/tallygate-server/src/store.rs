@@ -38,6 +38,7 @@ use stats::{Observed, Timed};
 pub struct ServedStore {
     stack: Observed<Timely<Guarded<Lazy<Timed<AnyStore>>>>>,
     parts: Arc<Parts>,
+    audits: bool,
     _tasks: JoinSet<()>,
 }
 
@@ -68,7 +69,8 @@ impl ServedStore {
         let reason = format!("not connected to {place} yet");
         let mut served = Self::new(place, Err(StoreError::unavailable(reason)));
         served._tasks.spawn(probe::run(Arc::clone(&served.parts), server));
-        if !spec.audit_every.is_zero() {
+        served.audits = !spec.audit_every.is_zero();
+        if served.audits {
             served._tasks.spawn(audit::run(Arc::clone(&served.parts), spec.store, sweep, spec.audit_every));
         }
         Ok(served)
@@ -88,7 +90,7 @@ impl ServedStore {
         let (breaker, opened) = (Arc::clone(&parts.breaker), Arc::clone(&parts.opened));
         let store = Timely(Guarded { store: lazy, breaker, opened });
         let stack = Observed { store, stats: Arc::clone(&parts.stats) };
-        Self { stack, parts, _tasks: JoinSet::new() }
+        Self { stack, parts, audits: true, _tasks: JoinSet::new() }
     }
 
     /// Whether the store answered the last probes. An error until the first answer.
@@ -109,6 +111,11 @@ impl ServedStore {
     /// Durations and errors of calls.
     pub fn stats(&self) -> &StoreStats {
         &self.parts.stats
+    }
+
+    /// Whether the store is audited. The embedded store always is.
+    pub fn audits(&self) -> bool {
+        self.audits
     }
 
     /// What the last audit found; `None` before the first. The embedded store is counted now.

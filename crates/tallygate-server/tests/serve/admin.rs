@@ -1,6 +1,9 @@
 //! What operators see.
 
+use std::time::Duration;
+
 use serde_json::json;
+use tallygate_server::store::StoreSpec;
 use tallygate_server::{Settings, Token};
 use tallygate_testkit::http;
 
@@ -199,6 +202,21 @@ policies:
     ];
     assert_eq!(series, expected);
     assert_eq!(page.lines().filter(|line| line.starts_with("tallygate_units_total{")).count(), 6);
+}
+
+/// It was absent, so no alert could compare it.
+#[test]
+fn the_time_of_the_last_audit_is_0_if_none_has_succeeded_and_absent_if_audits_are_off() {
+    let with = |audit_every| {
+        Served::start(POLICIES, |settings| {
+            settings.store = StoreSpec { audit_every, ..StoreSpec::new("redis://127.0.0.1:1") };
+        })
+    };
+    let metric = "tallygate_audit_last_success_timestamp_seconds";
+    let audited = with(Duration::from_secs(300));
+    assert_eq!((audited.metric(metric), audited.metric("tallygate_keys ")), (Some(0.0), None));
+    assert_eq!(with(Duration::ZERO).metric(metric), None);
+    assert!(Served::with(POLICIES).metric(metric) > Some(0.0), "the embedded store is always counted");
 }
 
 #[test]

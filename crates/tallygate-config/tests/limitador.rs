@@ -146,9 +146,27 @@ fn conditions_and_variables_may_be_any_cel() {
     assert_eq!(passing(&["path=/v2,user=a"]), None);
     assert_eq!(passing(&["path=/v1/1"]), None);
     assert_eq!(passing(&["user=1"]), None);
-    let text = "- {namespace: n, max_value: 3, seconds: 60, conditions: ['descriptors.size( >'], variables: []}";
-    let refused = Config::from_texts(&[("l.yaml", text)]).unwrap_err().to_string();
-    assert!(refused.starts_with("l.yaml:1:58: error: `descriptors.size( >` is not valid CEL: "), "{refused}");
+}
+
+/// The message had the escaped newlines of the parser, with its copy of the source.
+#[cfg(feature = "cel")]
+#[test]
+fn invalid_cel_is_reported_on_one_line_without_escaped_newlines() {
+    let refused = |source: &str| {
+        let text = format!("- {{namespace: n, max_value: 3, seconds: 60, conditions: [\"{source}\"], variables: []}}");
+        Config::from_texts(&[("l.yaml", &text)]).unwrap_err().to_string()
+    };
+    let at = "l.yaml:1:58: error:";
+    assert_eq!(
+        refused("descriptors.size( >"),
+        format!("{at} `descriptors.size( >` is not valid CEL: mismatched input '>', at column 19 of the expression")
+    );
+    assert_eq!(
+        refused("a =="),
+        format!("{at} `a ==` is not valid CEL: mismatched input '<EOF>', at column 5 of the expression")
+    );
+    // The expression has two lines.
+    assert!(refused("1 +\\n+ @").ends_with(": mismatched input '+', at line 2, column 1 of the expression"));
 }
 
 #[cfg(feature = "cel")]

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, LazyLock};
 
 use cel::objects::Map;
-use cel::{Context, Env, Value};
+use cel::{Context, Env, ParseErrors, Value};
 use tallygate::policy::Descriptor;
 
 /// In bytes. Chains of operators are evaluated by recursion, and expressions of this length fit a stack of 1 MiB.
@@ -33,13 +33,25 @@ impl Scope {
     }
 }
 
+/// The first error, on one line. The parser prints several lines for each: the message, the source and a caret. The others
+/// mostly follow from the first.
+fn first(errors: &ParseErrors) -> String {
+    let Some(error) = errors.errors.first() else { return "it cannot be parsed".to_owned() };
+    let message = error.msg.split_whitespace().collect::<Vec<_>>().join(" ");
+    // Behind it is a list of every token of the language that may stand there.
+    let message = message.split(" expecting {").next().unwrap_or_default().trim_start_matches("Syntax error: ");
+    let (line, column) = error.pos;
+    let place = if line > 1 { format!("line {line}, column {column}") } else { format!("column {column}") };
+    format!("{message}, at {place} of the expression")
+}
+
 impl Program {
     pub fn new(source: &str, name: Option<&str>, id: Option<&str>) -> Result<Self, String> {
-        let refused = |why: String| format!("`{source}` is not valid CEL: {why}");
         if source.len() > LONGEST {
             return Err(format!("an expression has at most {LONGEST} bytes"));
         }
-        let program = cel::Program::compile(source).map_err(|errors| refused(errors.to_string()))?;
+        let program = cel::Program::compile(source)
+            .map_err(|errors| format!("`{source}` is not valid CEL: {}", first(&errors)))?;
         let text = |text: Option<&str>| text.map_or(Value::Null, Value::from);
         let limit = HashMap::from([("name", text(name)), ("id", text(id))]);
         Ok(Self { program, limit: Value::Map(Map::from(limit)) })

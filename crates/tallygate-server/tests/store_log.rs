@@ -1,4 +1,4 @@
-//! What the log says: every change of a store once, never a password, and where the server listens.
+//! What the log says: every change of a store once, never a password, where the server listens, and whose token was used.
 
 use std::fmt::{Debug, Write};
 use std::sync::{Arc, Mutex};
@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use tallygate_server::listen::Listener;
 use tallygate_server::store::{ServedStore, StoreSpec};
-use tallygate_server::{Listeners, Settings};
-use tallygate_testkit::Server;
+use tallygate_server::{Listeners, Settings, Token};
+use tallygate_testkit::{Server, http};
 use tokio::time::timeout;
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
@@ -78,6 +78,35 @@ async fn every_listener_is_logged_with_its_address() {
     for (line, (name, address)) in listening.iter().zip(addresses) {
         assert!(line.contains(&format!("listener=\"{name}\"")) && line.contains(&address.to_string()), "{line}");
     }
+}
+
+/// An operator must see in the log who did it.
+#[tokio::test(flavor = "current_thread")]
+async fn resets_deletions_and_admin_requests_are_logged_with_the_name_of_the_token_and_not_the_token() {
+    let (log, _guard) = log();
+    let listener = || Listener::bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let (http, admin) = (listener(), listener());
+    let (http_addr, admin_addr) = (http.local_addr(), admin.local_addr());
+    let token = Token::new("prometheus:read:0123456789abcdef\nci:operate:fedcba9876543210\n").unwrap();
+    let settings = Settings { notice: Duration::ZERO, token: Some(token), ..Settings::default() };
+    let listeners = Listeners { http: Some(http), grpc: None, admin: Some(admin) };
+    let calls = tokio::task::spawn_blocking(move || {
+        let headers = [("authorization", "Bearer fedcba9876543210"), ("content-type", "application/json")];
+        let ask = |addr, method, path, body| http::request(addr, method, path, &headers, body).status;
+        let reset = ask(http_addr, "POST", "/v1/reset", br#"{"key": "a", "limit": "5/s"}"#);
+        let deletion = ask(http_addr, "DELETE", "/v1/counters/visits", b"");
+        let reload = ask(admin_addr, "POST", "/-/reload", b"");
+        assert_eq!([reset, deletion, reload], [200, 200, 200]);
+    });
+    tallygate_server::run(settings, listeners, async { calls.await.unwrap() }).await.unwrap();
+    let lines = log.0.lock().unwrap();
+    let named: Vec<&String> = lines.iter().filter(|line| line.contains("token=\"ci\"")).collect();
+    let said = ["reset requested", "deletion of a counter requested", "path=\"/-/reload\""];
+    assert_eq!(named.len(), said.len(), "{lines:#?}");
+    for (line, said) in named.iter().zip(said) {
+        assert!(line.contains(said), "{line}");
+    }
+    assert!(lines.iter().all(|line| !line.contains("fedcba9876543210")), "{lines:#?}");
 }
 
 // On one thread, so that this log is also that of the tasks.

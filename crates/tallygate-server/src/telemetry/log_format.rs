@@ -188,6 +188,18 @@ pub(super) mod tests {
     }
 
     #[test]
+    fn a_newline_in_a_message_or_a_field_is_escaped_so_that_an_event_is_one_line() {
+        let event = || tracing::warn!(target: "here", file = "a\nb", "first\nsecond\r\n");
+        let line = written(Format::Text, LevelFilter::INFO, event);
+        assert!(line.ends_with(" WARN here: first\\nsecond\\r\\n file=\"a\\nb\"\n"), "{line:?}");
+        assert_eq!(line.lines().count(), 1, "{line:?}");
+        let line = written(Format::Json, LevelFilter::INFO, event);
+        assert_eq!(line.lines().count(), 1, "{line:?}");
+        let object: Value = serde_json::from_str(&line).unwrap();
+        assert_eq!((&object["message"], &object["fields"]["file"]), (&"first\nsecond\r\n".into(), &"a\nb".into()));
+    }
+
+    #[test]
     fn an_event_is_one_object_of_json() {
         let line = written(Format::Json, LevelFilter::INFO, || {
             tracing::info!(target: "here", connections = 3, up = true, share = 0.5, who = %"x", "ready");

@@ -1,5 +1,6 @@
 //! What is served to whom: both versions of HTTP, any tower service, on any bound socket.
 
+use std::error::Error as _;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -64,4 +65,19 @@ async fn a_port_in_use_is_named_with_the_remedy() {
     assert!(error.contains(&taken.local_addr().to_string()) && error.contains("another port"), "{error}");
     let everywhere = Listener::bind(SocketAddr::from(([0, 0, 0, 0], 0))).unwrap();
     assert!(!everywhere.is_loopback());
+}
+
+/// The message contained the error of the system, and a chain of errors printed it again.
+#[tokio::test]
+async fn a_taken_port_is_reported_with_the_error_of_the_system_once() {
+    let taken = Listener::bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let error = Listener::bind(taken.local_addr()).unwrap_err();
+    let mut printed = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        printed += &format!(": {error}");
+        cause = error.source();
+    }
+    assert!(printed.starts_with(&format!("cannot listen on {}: ", taken.local_addr())), "{printed}");
+    assert_eq!(printed.matches("Address already in use").count(), 1, "{printed}");
 }

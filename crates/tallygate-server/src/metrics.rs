@@ -178,12 +178,12 @@ impl Sources {
         );
         page.number(
             "tallygate_config_last_reload_successful",
-            "1 if the policies in force are those of the files, else 0.",
+            "0 if a policy file or a certificate was refused at the last reload, else 1.",
             1 - reloads.last_failed.load(Relaxed).min(1),
         );
         page.number(
             "tallygate_config_last_reload_timestamp_seconds",
-            "When the files were last read, in seconds since 1970.",
+            "When a reload was last attempted, or the server started, in seconds since 1970.",
             reloads.last_at.load(Relaxed) / 1_000_000,
         );
         page.counter("tallygate_config_reloads_total", "Configuration reloads, by outcome.");

@@ -28,8 +28,8 @@ impl StoreStats {
         StoreErrorKind::ALL.iter().map(|kind| kind.name()).zip(counts)
     }
 
-    /// Durations of calls that reached a server, failed ones included, by verb. The embedded store is not timed: it answers
-    /// in a fraction of the smallest bucket, and reading the clock would cost as much as the decision.
+    /// Durations of calls that reached a server, failed ones included, by verb. Decisions of the embedded store are not
+    /// timed: they take a fraction of the smallest bucket, and reading the clock would cost as much. Its counters are timed.
     pub fn durations(&self) -> impl Iterator<Item = (&'static str, &Histogram)> {
         Verb::ALL.iter().map(|verb| verb.name()).chain(["count"]).zip(&self.durations)
     }

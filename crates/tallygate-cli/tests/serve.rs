@@ -1,5 +1,6 @@
 //! `tallygate serve`, the binary, as a stranger starts it.
 
+use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Read};
 use std::net::SocketAddr;
 use std::process::{Child, Command, Stdio};
@@ -267,17 +268,63 @@ fn the_level_of_the_log_is_an_option() {
     assert!(error.contains("verbose"), "{error}");
 }
 
-/// Its lines were invitations to set variables to nothing.
+/// The message named `TALLYGATE_LOG` whatever was used.
 #[test]
-fn the_default_file_of_the_package_has_no_empty_or_unknown_variable() {
-    let file = include_str!("../../../deploy/debian/tallygate.default");
-    let help = crate::run(["serve", "--help"]).stdout;
-    let help = help.split_whitespace().collect::<Vec<_>>().join(" ");
-    let variables: Vec<(&str, &str)> =
-        file.lines().filter_map(|line| line.strip_prefix("#TALLYGATE_")?.split_once('=')).collect();
-    assert!(variables.len() > 10);
-    for (name, value) in variables {
-        let known = ["=", "]"].iter().any(|end| help.contains(&format!("[env: TALLYGATE_{name}{end}")));
-        assert!(known && !value.is_empty(), "{name}={value}");
+fn an_unknown_log_level_is_reported_with_the_option_or_variable_that_it_is_from() {
+    let refused = |args: &[&str], environment: &[(&str, &str)]| {
+        let error = refused(args, environment);
+        let (from, rest) = error.strip_prefix("error: ").unwrap().split_once(": ").unwrap();
+        assert!(rest.starts_with("unknown log level \"inof\" (did you mean `info`?); "), "{error}");
+        from.to_owned()
+    };
+    let (level, older) = (("TALLYGATE_LOG_LEVEL", "inof"), ("TALLYGATE_LOG", "inof"));
+    assert_eq!(refused(&["--log-level", "inof"], &[]), "--log-level");
+    assert_eq!(refused(&["--log-level", "inof"], &[("TALLYGATE_LOG_LEVEL", "info"), older]), "--log-level");
+    assert_eq!(refused(&[], &[level, ("TALLYGATE_LOG", "info")]), "TALLYGATE_LOG_LEVEL");
+    assert_eq!(refused(&[], &[older]), "TALLYGATE_LOG");
+}
+
+/// What the help of `serve` prints, on one line.
+fn help() -> String {
+    crate::run(["serve", "--help"]).stdout.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+/// The variables in the help of `serve`.
+fn variables(help: &str) -> BTreeSet<&str> {
+    help.split("[env: ").skip(1).map(|rest| rest.split(['=', ']']).next().unwrap()).collect()
+}
+
+/// It said so of every option.
+#[test]
+fn every_option_of_serve_but_color_has_a_variable() {
+    let help = help();
+    assert!(help.contains("Every option but --color has a variable"), "{help}");
+    let options = help.split(" Options: ").nth(1).unwrap().split(" Examples: ").next().unwrap();
+    let without = ["--color <WHEN>", "--help", "--version"];
+    for option in without {
+        assert!(options.contains(option), "{options}");
     }
+    // Its value is in angle brackets: an option, not a mention of one.
+    let names = options.split(" --").filter(|rest| rest.split(' ').nth(1).is_some_and(|word| word.starts_with('<')));
+    assert_eq!(names.count(), variables(&help).len() + 1, "{options}");
+}
+
+/// Its lines were invitations to set variables to nothing, and some variables were missing.
+#[test]
+fn the_default_file_of_the_package_has_every_variable_and_none_that_is_empty_or_unknown() {
+    let file = include_str!("../../../deploy/debian/tallygate.default");
+    let lines = file.lines().filter_map(|line| line.strip_prefix('#')?.split_once('='));
+    let lines: Vec<(&str, &str)> = lines.filter(|(name, _)| name.starts_with("TALLYGATE_")).collect();
+    for (name, value) in &lines {
+        assert!(!value.is_empty(), "{name}");
+    }
+    let mut listed: BTreeSet<&str> = lines.iter().map(|(name, _)| *name).collect();
+    assert_eq!(listed.len(), lines.len(), "a variable is listed twice");
+    let (help, unit) = (help(), include_str!("../../../deploy/systemd/tallygate.service"));
+    let mut known = variables(&help);
+    // The unit sets these.
+    known.retain(|name| !unit.contains(&format!("{name}=")));
+    // The package has the default features.
+    listed.retain(|name| cfg!(feature = "otlp") || !name.starts_with("TALLYGATE_OTLP"));
+    assert_eq!(listed, known, "left: the file, right: `tallygate serve --help`");
 }

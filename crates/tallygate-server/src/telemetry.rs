@@ -46,8 +46,8 @@ words! {
 pub enum TelemetryError {
     /// The filter is invalid.
     #[error(
-        "log filter (TALLYGATE_LOG): unknown level {written:?}{hint}; write off, error, warn, info, debug or trace, \
-         or target=level, separated by commas"
+        "unknown log level {written:?}{hint}; write off, error, warn, info, debug or trace, or target=level, \
+         separated by commas"
     )]
     Filter {
         /// The unknown word.

@@ -110,15 +110,15 @@ Examples:
   tallygate serve --config /etc/tallygate --http 0.0.0.0:8080 --grpc 0.0.0.0:8081
   TALLYGATE_TOKEN=$(openssl rand -hex 32) tallygate serve --admin 0.0.0.0:6070
 
-Every option has a variable; an empty one counts as unset.
+Every option but --color has a variable; an empty one counts as unset.
 SIGTERM and Ctrl-C let open requests finish; SIGHUP reloads the policies.";
 
 pub(crate) async fn run(args: Args, unknown: &[Unknown]) -> anyhow::Result<Outcome> {
     let (mut settings, example) = settings(&args)?;
     let [http, grpc, admin] = address::bind([("--http", args.http), ("--grpc", args.grpc), ("--admin", args.admin)])?;
     let listeners = Listeners { http, grpc, admin };
-    let level = args.log_level.clone().or_else(|| environment::value("TALLYGATE_LOG"));
-    telemetry::init(args.log_format, level.as_deref().unwrap_or("info"))?;
+    let (filter, from) = log_filter(&args);
+    telemetry::init(args.log_format, &filter).context(from)?;
     for unknown in unknown {
         tracing::warn!("{unknown}");
     }
@@ -191,6 +191,16 @@ fn settings(args: &Args) -> anyhow::Result<(Settings, Option<Example>)> {
         ..Settings::default()
     };
     Ok((settings, config.example().cloned()))
+}
+
+/// The filter of the log, and the option or variable that sets it.
+fn log_filter(args: &Args) -> (String, &'static str) {
+    let set = |name| environment::value(name).map(|value| (value, name));
+    let option = args.log_level.clone().map(|level| (level, "--log-level"));
+    // The parser does not say whether the value is from the command line or from the variable.
+    let variable = set("TALLYGATE_LOG_LEVEL").filter(|(value, _)| Some(value) == args.log_level.as_ref());
+    let found = variable.or(option).or_else(|| set("TALLYGATE_LOG"));
+    found.unwrap_or_else(|| ("info".to_owned(), "--log-level"))
 }
 
 /// From a file or the environment, never from the command line, which everybody on the machine can read.

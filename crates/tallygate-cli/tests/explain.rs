@@ -318,3 +318,11 @@ fn explanations_fit_a_terminal_and_quotes_are_printed_as_they_are() {
     assert!(explained.stdout.contains("descriptors[0]['user_id']=7"), "{}", explained.stdout);
     assert!(!explained.stdout.contains(r"\'"), "{}", explained.stdout);
 }
+
+/// `-c` was the configuration of `serve` and the cost of `explain`.
+#[test]
+fn a_short_option_names_the_configuration_as_in_serve() {
+    let (_folder, file) = config("policies: [{name: p, partition: [user], limit: 5/min}]");
+    let explained = run(["explain", "-c", &file, "user=42", "--json"]);
+    assert_eq!(explained.code, 0, "{}", explained.stderr);
+}

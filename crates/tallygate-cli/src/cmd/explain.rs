@@ -15,7 +15,6 @@ use tallygate::words::nearest;
 use tallygate::{Cost, Key};
 use tallygate_redis::AnyStore;
 
-use crate::cmd::call::CostArg;
 use crate::output::{self, Outcome, OutputArgs};
 use crate::policies;
 use crate::store::StoreArgs;
@@ -25,7 +24,7 @@ use crate::store::StoreArgs;
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
     /// The policies: a file, a folder, or `-` for standard input
-    #[arg(long, value_name = "FILE|DIR", env = "TALLYGATE_CONFIG")]
+    #[arg(short, long, value_name = "FILE|DIR", env = "TALLYGATE_CONFIG")]
     config: Option<PathBuf>,
     /// The domain that the call names [default: the only one of the configuration, or `default`]
     #[arg(long, value_name = "NAME")]
@@ -36,8 +35,9 @@ pub(crate) struct Args {
     /// Another descriptor. A `,` in a value is written `\,`
     #[arg(long = "descriptor", value_name = "KEY=VALUE,…")]
     descriptors: Vec<String>,
-    #[command(flatten)]
-    cost: CostArg,
+    /// How many units the call costs
+    #[arg(long, value_name = "N", default_value = "1", allow_hyphen_values = true)]
+    cost: Cost,
     /// Where the states are: `memory` for none yet, or the URL of a Redis or Valkey server [default: the `store` of the
     /// configuration, or memory]
     #[arg(long, value_name = "URL", env = "TALLYGATE_STORE", hide_env_values = true)]
@@ -79,7 +79,7 @@ pub(crate) async fn run(args: Args, out: &mut impl Write) -> anyhow::Result<Outc
     let store = open(&args, config.store.as_deref()).await?;
     let in_memory = matches!(store, AnyStore::Memory(_));
     // A peek: decided by the same code as a check, and nothing is charged.
-    let action = Action::new(Verb::Peek, args.cost.cost);
+    let action = Action::new(Verb::Peek, args.cost);
     let ask = |descriptor: &Descriptor| Ask::new(descriptor.clone(), action);
     let asks: Vec<Ask> = descriptors.iter().map(ask).collect();
     let verdict = domain.evaluate(&asks).decide(&Stores::new(store), None).await?;
@@ -167,7 +167,7 @@ impl<'c> Explained<'c> {
             Applying { ruling, because, would_charge: would_charge(ruling, settlement), key: key(ruling, &args.prefix) }
         });
         let applying = applying.collect();
-        Self { domain, cost: args.cost.cost, descriptors, applying, others, verdict }
+        Self { domain, cost: args.cost, descriptors, applying, others, verdict }
     }
 }
 

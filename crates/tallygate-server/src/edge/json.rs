@@ -6,9 +6,9 @@ use axum::body::Body;
 use axum::response::{IntoResponse, Response};
 use http::header::{CACHE_CONTROL, CONTENT_ENCODING, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
 use http::{HeaderMap, HeaderValue, StatusCode};
-use serde::de::{DeserializeOwned, Error as _, MapAccess, SeqAccess, Visitor};
+use serde::de::{Error as _, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
-use serde_json::{Map, Number, Value};
+use serde_json::Number;
 use tallygate_http::{Problem, ProblemCode, SOON, sanitize};
 
 /// More than any object of a request has. Bounds the search for duplicates.
@@ -217,14 +217,6 @@ pub(super) fn require_plain(headers: &HeaderMap) -> Result<(), Problem> {
         }
         _ => Ok(()),
     }
-}
-
-/// Reads a message of protobuf's JSON. Serde alone would take the fields of a struct from a list, too.
-pub(super) fn read_object<T: DeserializeOwned>(body: &[u8]) -> Result<T, Problem> {
-    let unreadable =
-        |error: serde_json::Error| Problem::new(ProblemCode::InvalidJson, format!("The body cannot be read: {error}."));
-    let object: Map<String, Value> = serde_json::from_slice(body).map_err(unreadable)?;
-    serde_json::from_value(Value::Object(object)).map_err(unreadable)
 }
 
 /// The value of a whole number.

@@ -5,9 +5,32 @@
 use serde::de::{DeserializeOwned, Error as _};
 use serde::{Deserialize, Deserializer};
 use serde_json::{Map, Value};
+use tallygate_http::{Problem, ProblemCode};
 
 use crate::edge::json::exact;
+use crate::proto::envoy::service::ratelimit::v3::RateLimitRequest;
 use crate::proto::envoy::r#type::v3::RateLimitUnit;
+
+const EXAMPLE: &str = r#"{"domain":"api","descriptors":[{"entries":[{"key":"user","value":"42"}]}]}"#;
+
+/// Reads the body of a request.
+pub(super) fn read(body: &[u8]) -> Result<RateLimitRequest, Problem> {
+    let invalid = |detail: String| Problem::new(ProblemCode::InvalidJson, detail);
+    if body.trim_ascii().is_empty() {
+        return Err(invalid(format!("The body is empty: send a JSON object, for example {EXAMPLE}.")));
+    }
+    let object: Value =
+        serde_json::from_slice(body).map_err(|error| invalid(format!("The body is not valid JSON: {error}.")))?;
+    let request = if object.is_object() {
+        serde_json::from_value(object)
+    } else {
+        Err(serde_json::Error::custom("it is not an object"))
+    };
+    request.map_err(|error: serde_json::Error| {
+        let detail = format!("The body is not a request of Envoy's protocol: {error}. Write it as {EXAMPLE}.");
+        Problem::new(ProblemCode::InvalidField, detail)
+    })
+}
 
 pub(crate) fn plain<'de, D: Deserializer<'de>, T: Deserialize<'de> + Default>(from: D) -> Result<T, D::Error> {
     Ok(Option::deserialize(from)?.unwrap_or_default())
@@ -39,7 +62,8 @@ pub(crate) fn optional_number<'de, D: Deserializer<'de>, N: TryFrom<i128>>(from:
         _ => None,
     };
     let fitting = count.and_then(|count| N::try_from(count).ok()).map(Some);
-    fitting.ok_or_else(|| D::Error::custom(format!("expected a whole number of {} bits", 8 * size_of::<N>())))
+    let most = u64::MAX >> (64 - 8 * size_of::<N>());
+    fitting.ok_or_else(|| D::Error::custom(format!("expected a whole number from 0 to {most}")))
 }
 
 pub(crate) fn unit<'de, D: Deserializer<'de>>(from: D) -> Result<i32, D::Error> {
@@ -53,16 +77,23 @@ pub(crate) fn unit<'de, D: Deserializer<'de>>(from: D) -> Result<i32, D::Error> 
 
 #[cfg(test)]
 mod tests {
-    use tallygate_http::Problem;
-
     use super::*;
-    use crate::edge::json::read_object;
     use crate::proto::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
     use crate::proto::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::{Entry, RateLimitOverride};
-    use crate::proto::envoy::service::ratelimit::v3::RateLimitRequest;
 
-    fn read(body: &[u8]) -> Result<RateLimitRequest, Problem> {
-        read_object(body)
+    /// They were the words of the parser, without a remedy.
+    #[test]
+    fn what_is_refused_is_refused_with_an_example() {
+        for (text, says) in [
+            ("", "The body is empty"),
+            ("{", "not valid JSON"),
+            (r#"{"domain": "api", "descriptors": {"user": "42"}}"#, "Write it as"),
+            (r#"{"descriptors": [{"user": "42"}]}"#, "unknown field `user`"),
+            (r#"{"hitsAddend": -1}"#, "a whole number from 0 to 4294967295"),
+        ] {
+            let problem = read(text.as_bytes()).expect_err(text);
+            assert!(problem.detail().contains(says), "{text}: {}", problem.detail());
+        }
     }
 
     fn written() -> RateLimitRequest {

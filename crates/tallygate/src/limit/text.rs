@@ -71,7 +71,7 @@ impl FromStr for LimitBuilder {
         let mut scan = Scan { text, rest: text };
         let amount = scan.number("an amount, for example `100/min`")?;
         if !scan.take("/") && !scan.take("per") {
-            return Err(scan.error("expected `/` or `per` after the amount, for example `100/min`"));
+            return Err(scan.no_window());
         }
         let count = if scan.peek_digit() { scan.number("a number")? } else { 1 };
         let window = scan.unit(count)?;
@@ -167,10 +167,23 @@ impl<'t> Scan<'t> {
         if rest.starts_with('.') {
             return Err(self.error("fractions are not supported: write `1/2s` for `0.5/s`, and `5/90min` for `5/1.5h`"));
         }
-        if rest.starts_with(['e', 'E', '_', ',']) {
+        if rest.starts_with(['e', 'E', '_', ',']) || is_magnitude(rest) {
             return Err(self.error("write the number in plain digits, for example `1000/min`"));
         }
         digits.parse().map_err(|_| self.error_at(start, format!("the largest number is {}", Limit::MAX_AMOUNT)))
+    }
+
+    /// The error of what stands between the amount and its window.
+    fn no_window(&mut self) -> LimitError {
+        let start = self.rest;
+        let word = self.word();
+        self.skip_space();
+        let problem = if !word.is_empty() && (self.rest.starts_with('/') || self.rest.starts_with("per")) {
+            "leave out this word: a limit is written as `100/min`"
+        } else {
+            "expected `/` or `per` after the amount, for example `100/min`"
+        };
+        self.error_at(start, problem)
     }
 
     fn unit(&mut self, count: u64) -> Result<Duration, LimitError> {
@@ -199,6 +212,9 @@ impl<'t> Scan<'t> {
             if builder.burst.is_some() {
                 return Err(self.error_at(start, "`burst` is given twice"));
             }
+            if self.rest.starts_with(['=', ':']) {
+                return Err(self.error("write a space before the burst, for example `burst 50`"));
+            }
             builder.burst = Some(self.number("the burst, for example `burst 50`")?);
             return Ok(());
         }
@@ -207,12 +223,25 @@ impl<'t> Scan<'t> {
         }
         let algorithm = word.parse::<Algorithm>();
         builder.algorithm = Some(algorithm.map_err(|error| {
-            let problem =
-                if word.is_empty() { "expected `burst` or an algorithm".to_owned() } else { error.to_string() };
+            let problem = match start.strip_prefix('/') {
+                _ if !word.is_empty() => error.to_string(),
+                None => "expected `burst` or an algorithm".to_owned(),
+                Some(key) => {
+                    let key = Scan { text: key, rest: key }.word();
+                    let key = if key.is_empty() { "user" } else { key };
+                    format!("a limit does not say what to count by: in a policy file, write `partition: [{key}]`")
+                }
+            };
             self.error_at(start, problem)
         })?);
         Ok(())
     }
+}
+
+/// Whether a number goes on with a letter for thousands or millions.
+fn is_magnitude(rest: &str) -> bool {
+    let end = rest.find(|c: char| !c.is_ascii_alphabetic()).unwrap_or(rest.len());
+    matches!(&rest[..end], "k" | "K") || rest.starts_with("M/")
 }
 
 #[cfg(test)]
@@ -247,6 +276,18 @@ mod tests {
             ("5/", 2, "expected a unit"),
             ("5", 1, "expected `/` or `per`"),
             ("1e9/day", 1, "plain digits"),
+            ("1,000/min", 1, "plain digits"),
+            ("1k/min", 1, "plain digits"),
+            ("1M/day", 1, "plain digits"),
+            ("5/10M", 4, "expected a unit"),
+            ("5/min burst 2K", 13, "plain digits"),
+            ("100r/m", 3, "leave out this word: a limit is written as `100/min`"),
+            ("100 requests per minute", 4, "leave out this word"),
+            ("100 minute", 4, "expected `/` or `per` after the amount"),
+            ("5/min burst=5", 11, "write a space before the burst, for example `burst 50`"),
+            ("10/min/user", 6, "write `partition: [user]`"),
+            ("10/min/ip", 6, "write `partition: [ip]`"),
+            ("10/min/", 6, "write `partition: [user]`"),
             ("-3/min", 0, "cannot be negative"),
             ("1.5/s", 1, "fractions are not supported"),
             ("5/1.5h", 3, "fractions are not supported"),

@@ -50,8 +50,8 @@ pub struct Holder {
 pub enum TokenError {
     /// It can be guessed.
     #[error(
-        "the token `{name}` has {characters} characters: use at least {}, for example from `openssl rand -hex 32`",
-        Token::SHORTEST
+        "the token `{name}` has {characters} character{}: use at least {}, for example from `openssl rand -hex 32`",
+        if *characters == 1 { "" } else { "s" }, Token::SHORTEST
     )]
     Weak {
         /// The name of the token.
@@ -68,7 +68,7 @@ pub enum TokenError {
         unknown: String,
     },
     /// A line is not a named token.
-    #[error("line {line} of the tokens: write `name:scopes:token`, for example `prometheus:read:…`")]
+    #[error("line {line} of the tokens lacks a field of `name:scopes:token`: write for example `prometheus:read:…`")]
     Line {
         /// The line, from 1.
         line: usize,
@@ -95,9 +95,12 @@ impl Token {
     pub fn new(text: &str) -> Result<Self, TokenError> {
         let lines = text.lines().map(str::trim).enumerate().map(|(at, line)| (at + 1, line));
         let lines: Vec<(usize, &str)> = lines.filter(|(_, line)| !line.is_empty() && !line.starts_with('#')).collect();
-        if let [(_, only)] = lines[..]
+        if let [(line, only)] = lines[..]
             && named(only).is_none()
         {
+            if lacks_token(only) {
+                return Err(TokenError::Line { line });
+            }
             return Ok(Self(vec![Holder::new(UNNAMED, vec![Scope::Admin], only)?]));
         }
         if lines.is_empty() {
@@ -126,7 +129,7 @@ impl Token {
     }
 
     /// Whether a token is for checks only, so that checks require a token.
-    pub(crate) fn guards_checks(&self) -> bool {
+    pub fn guards_checks(&self) -> bool {
         self.0.iter().any(|holder| holder.scopes.contains(&Scope::Check))
     }
 }
@@ -138,6 +141,12 @@ fn named(line: &str) -> Option<(&str, &str, &str)> {
     let is_name = !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c));
     let are_words = !scopes.is_empty() && scopes.chars().all(|c| c.is_ascii_lowercase() || ", ".contains(c));
     (is_name && are_words).then_some((name, scopes, token.trim()))
+}
+
+/// A line `name:scopes`. Taken for a token, it could be guessed, however long it is.
+fn lacks_token(line: &str) -> bool {
+    let scopes = line.split_once(':').map(|(_, scopes)| scopes);
+    scopes.is_some_and(|scopes| scopes.split(',').all(|scope| scope.trim().parse::<Scope>().is_ok()))
 }
 
 impl Holder {
@@ -191,9 +200,12 @@ mod tests {
 
     #[test]
     fn a_token_that_can_be_guessed_is_refused() {
-        for (text, of) in
-            [("hunter2", "`admin` has 7 characters"), ("ci:read:hunter2", "`ci` has 7 characters"), ("", "has 0")]
-        {
+        for (text, of) in [
+            ("hunter2", "`admin` has 7 characters"),
+            ("ci:read:hunter2", "`ci` has 7 characters"),
+            ("ci:read:x", "`ci` has 1 character:"),
+            ("", "has 0 characters"),
+        ] {
             let error = Token::new(text).unwrap_err().to_string();
             assert!(error.contains(of) && error.contains("openssl"), "{error}");
         }
@@ -226,7 +238,9 @@ mod tests {
         let a = "a:read:0123456789abcdef";
         for (text, says) in [
             ("a:raed:0123456789abcdef".to_owned(), "line 1 of the tokens: "),
-            (format!("{a}\nfedcba9876543210"), "line 2 of the tokens: write `name:scopes:token`"),
+            (format!("{a}\nfedcba9876543210"), "line 2 of the tokens lacks a field of `name:scopes:token`"),
+            ("prometheus-scraper:read, operate".to_owned(), "line 1 of the tokens lacks a field"),
+            ("# one\na:read".to_owned(), "line 2 of the tokens lacks a field of `name:scopes:token`"),
             (format!("{a}\na:read:fedcba9876543210"), "line 2 of the tokens: `a` has the name or the token"),
             (format!("{a}\nb:read:0123456789abcdef"), "line 2 of the tokens: `b` has the name or the token"),
         ] {

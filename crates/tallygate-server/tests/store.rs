@@ -112,7 +112,8 @@ async fn a_wrong_password_is_told_with_its_remedy_until_it_is_right() {
     wait_for(&store, "it is refused", |condition| matches!(condition, Err(because) if refused(because))).await;
     let error = check(&store).await.expect_err("the password is wrong");
     assert_eq!(error.kind(), StoreErrorKind::Refused, "{error}");
-    assert!(error.reason().contains("put the user and password"), "{error}");
+    assert!(error.reason().contains("check the user and password in the store URL"), "{error}");
+    assert!(error.reason().contains("percent-encode `@`, `/`, `#` and `%`"), "{error}");
     assert!(!format!("{error} {store:?}").contains("hunter2"), "{error} {store:?}");
     assert!(!store.breaker_open(), "the remedy must reach the callers");
     assert_eq!(errors(&store, "refused"), 1);

@@ -47,7 +47,7 @@ pub(crate) struct Redirect {
 /// What the configuration of the server or the store URL forbids.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Refusal {
-    /// The user or password is missing or wrong.
+    /// The user or password is missing, or wrong if there is no `reply`.
     Login { reply: Option<String>, to_sentinel: bool },
     /// The user lacks ACL rules.
     Permission { reply: String, rules: String },
@@ -141,7 +141,8 @@ impl Failure {
             "LOADING" | "CLUSTERDOWN" | "MASTERDOWN" => Self::NotReady(reply),
             "READONLY" => Self::ReadOnly(reply),
             "NOPERM" => Self::Refused(Refusal::Permission { reply, rules: missing_rules(text) }),
-            "NOAUTH" | "WRONGPASS" => Self::Refused(Refusal::Login { reply: Some(reply), to_sentinel: false }),
+            "NOAUTH" => Self::Refused(Refusal::Login { reply: Some(reply), to_sentinel: false }),
+            "WRONGPASS" => Self::Refused(Refusal::Login { reply: None, to_sentinel: false }),
             "OOM" => refused(
                 "the server is at maxmemory: raise it, or use a dedicated server; keep maxmemory-policy \
                  noeviction, because any other policy silently resets limits",
@@ -272,14 +273,21 @@ impl Refusal {
         let replied = |reply: String| format!("{at} replied `{reply}`");
         match self {
             Self::Login { reply, to_sentinel } => {
-                let wrong = || format!("{at} rejected the login: the user or password is wrong");
-                let remedy = if to_sentinel {
-                    "put the password of the sentinels in the store URL: ?sentinel_password=… (and sentinel_user=…)"
+                let whose = if to_sentinel {
+                    "password of the sentinels in the store URL: ?sentinel_password=… (and sentinel_user=…)"
                 } else {
-                    "put the user and password in the store URL: redis://user:password@host \
+                    "user and password in the store URL: redis://user:password@host \
                      (redis://:password@host without a user)"
                 };
-                (reply.map_or_else(wrong, replied), remedy.into())
+                match reply {
+                    Some(reply) => (replied(reply), format!("put the {whose}")),
+                    None => (
+                        format!("{at} rejected the login: the user or password is wrong"),
+                        format!(
+                            "check the {whose}, and percent-encode `@`, `/`, `#` and `%` in them: %40, %2F, %23, %25"
+                        ),
+                    ),
+                }
             }
             Self::Permission { reply, rules } => {
                 (replied(reply), format!("add the missing rules: ACL SETUSER <user> {rules}"))

@@ -11,6 +11,7 @@ use percent_encoding::percent_decode_str;
 use tallygate::Cost;
 use tallygate::call::Verb;
 use tallygate::policy::{Descriptor, Outcome, Verdict};
+use tallygate::words::UnknownWord;
 use tallygate_http::{
     Dialect, Prefixes, Problem, ProblemCode, client_address, digest, verdict_headers, verdict_problem,
 };
@@ -98,9 +99,8 @@ impl Settings {
                 "header" => settings.headers.push((header(&value)?, false)),
                 "secret" => settings.headers.push((header(&value)?, true)),
                 unknown => {
-                    let near = tallygate::words::nearest(unknown, &KNOWN).unwrap_or("domain");
-                    let unknown = unknown.escape_debug();
-                    return Err(invalid(format!("unknown parameter `{unknown}`: did you mean `{near}`?")));
+                    let unknown = UnknownWord::new("parameter", unknown, KNOWN.into_iter());
+                    return Err(invalid(unknown.to_string()));
                 }
             }
         }

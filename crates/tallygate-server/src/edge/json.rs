@@ -122,12 +122,16 @@ impl Fields {
             Ok(other) => {
                 complain(format!("The body must be a JSON object, not {}: for example {example}.", other.kind()))
             }
-            Err(error) => complain(format!("The body is not valid JSON: {error}.")),
+            Err(error) => complain(format!("The body is not valid JSON: {}.", syntax(body, &error))),
         }
     }
 
     pub(super) fn has(&self, name: &str) -> bool {
-        self.0.iter().any(|(other, value)| other == name && *value != Json::Null)
+        self.get(name).is_some()
+    }
+
+    pub(super) fn get(&self, name: &str) -> Option<&Json> {
+        self.0.iter().find(|(other, _)| other == name).map(|(_, value)| value).filter(|value| **value != Json::Null)
     }
 
     pub(super) fn take(&mut self, name: &str) -> Option<Json> {
@@ -140,7 +144,12 @@ impl Fields {
             None => Ok(None),
             Some(Json::String(text)) => Ok(Some(text)),
             Some(Json::Number(number)) => {
-                Err(invalid(format!("`{name}` must be a string, not a number: write \"{number}\", in quotes.")))
+                let text = match number.as_u64() {
+                    _ if name != "limit" => number.to_string(),
+                    Some(amount) => format!("{amount}/min"),
+                    None => "100/min".to_owned(),
+                };
+                Err(invalid(format!("`{name}` must be a string, not a number: write \"{text}\", in quotes.")))
             }
             Some(other) => Err(invalid(format!("`{name}` must be a string, not {}.", other.kind()))),
         }
@@ -174,11 +183,33 @@ impl Fields {
     /// Refuses fields that are not `known`.
     pub(super) fn only(&self, known: &[&str]) -> Result<(), Problem> {
         let Some((name, _)) = self.0.iter().find(|(name, _)| !known.contains(&name.as_str())) else { return Ok(()) };
-        let hint =
-            tallygate::words::nearest(name, known).map(|near| format!(" did you mean `{near}`?")).unwrap_or_default();
+        let hint = match tallygate::words::nearest(name, known) {
+            Some(near) => format!("did you mean `{near}`? The"),
+            None => "the".to_owned(),
+        };
         let (name, all) = (name.escape_debug(), known.join(", "));
-        Err(invalid(format!("unknown field `{name}`:{hint} The fields are {all}.")))
+        Err(invalid(format!("unknown field `{name}`: {hint} fields are {all}.")))
     }
+
+    /// The field that was probably meant to be `wanted`, which is one of `known`.
+    pub(super) fn misspelled(&self, wanted: &str, known: &[&str]) -> Option<&str> {
+        let names = self.0.iter().map(|(name, _)| name.as_str());
+        names.filter(|name| !known.contains(name)).find(|name| tallygate::words::nearest(name, known) == Some(wanted))
+    }
+}
+
+/// What is wrong with a text that is not JSON, where, and what was probably meant.
+pub(super) fn syntax(body: &[u8], error: &serde_json::Error) -> String {
+    let (line, column) = (error.line(), error.column());
+    if error.is_eof() {
+        return format!("it ends too early, at line {line} column {column}: is it cut off?");
+    }
+    let text = body.split(|byte| *byte == b'\n').nth(line.saturating_sub(1)).unwrap_or_default();
+    let hint = match text.get(column.saturating_sub(1)) {
+        Some(b'\'') if error.is_syntax() => ": write double quotes (\"), not single ones",
+        _ => "",
+    };
+    format!("{error}{hint}")
 }
 
 /// A field is invalid. The detail is made a sentence.

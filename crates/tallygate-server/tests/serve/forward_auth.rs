@@ -100,6 +100,7 @@ fn only_trusted_proxies_may_ask_and_settings_are_checked() {
         ("domain=egde", 404, "did you mean `edge`?"),
         ("domain=edge&deny_status=200", 400, "400 to 599"),
         ("domain=edge&denystatus=403", 400, "did you mean `deny_status`?"),
+        ("foo=1", 400, "Unknown parameter `foo`: use one of domain, deny_status, cost, header, secret."),
         ("domain=edge&cost=0", 400, "peek"),
         ("domain=edge&header=a%20b", 400, "Invalid header name `a b`."),
         ("", 404, "add `?domain=`; use one of `edge`, `keys`."),

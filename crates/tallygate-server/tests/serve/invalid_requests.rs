@@ -121,7 +121,7 @@ fn an_invalid_body_is_refused_with_the_field_and_the_expected_form() {
         (
             r#"{"key":"a","limit":5}"#.into(),
             "invalid_field",
-            "`limit` must be a string, not a number: write \"5\", in quotes.".into(),
+            "`limit` must be a string, not a number: write \"5/min\", in quotes.".into(),
         ),
         (
             r#"{"domain":"nowhere","descriptors":[{"user":"1"}]}"#.into(),
@@ -136,6 +136,45 @@ fn an_invalid_body_is_refused_with_the_field_and_the_expected_form() {
     }
     let counter = body(&raw(&server, "/v1/counters/visits", r#"{"by":"5"}"#));
     assert_eq!(counter["detail"], "`by` must be a whole number, not a string: for example \"by\":1.");
+}
+
+/// The answers named the mistake, but not what to write instead, or something that is refused again.
+#[test]
+fn a_common_mistake_in_a_body_is_answered_with_what_to_write() {
+    let server = Served::with(POLICIES);
+    for (sent, detail) in [
+        (
+            r#"{"key":"a","limit":"60/min","burst":3}"#,
+            r#"Unknown field `burst`: the burst is part of the limit: write "limit":"60/min burst 3"."#,
+        ),
+        (
+            r#"{"key":"a","limit":"1/s","nonsense":1}"#,
+            "Unknown field `nonsense`: the fields are key, limit, algorithm, policy, cost, charged_at_us.",
+        ),
+        (r#"{"domian":"api","descriptors":[{"user":"1"}]}"#, "Unknown field `domian`: did you mean `domain`?"),
+        (r#"{"kye":"a","limit":"1/s"}"#, "The body names neither a `domain` nor a `key`: write "),
+        (r#"{"keys":"a","limit":"1/s"}"#, "Unknown field `keys`: did you mean `key`?"),
+        (
+            r#"{"domain":"api","descriptors":[{"user":"1"}],"limit":"1/s"}"#,
+            "`limit` cannot be used with `domain`, whose limits are in the policy files: leave `limit` out, or ask ad hoc ",
+        ),
+        (
+            r#"{"domain":"api","descr"#,
+            "The body is not valid JSON: it ends too early, at line 1 column 22: is it cut off?",
+        ),
+        (
+            "{\n 'domain':'api'}",
+            "The body is not valid JSON: key must be a string at line 2 column 2: write double quotes (\"), not single ones.",
+        ),
+        (
+            r#"{"domain":'api'}"#,
+            "The body is not valid JSON: expected value at line 1 column 11: write double quotes (\"), not single ones.",
+        ),
+    ] {
+        let answer = body(&raw(&server, "/v1/check", sent));
+        let said = answer["detail"].as_str().unwrap();
+        assert!(said.starts_with(detail), "{sent}: {said}");
+    }
 }
 
 #[test]

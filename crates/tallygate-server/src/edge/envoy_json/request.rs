@@ -7,7 +7,7 @@ use serde::{Deserialize, Deserializer};
 use serde_json::{Map, Value};
 use tallygate_http::{Problem, ProblemCode};
 
-use crate::edge::json::exact;
+use crate::edge::json::{exact, syntax};
 use crate::proto::envoy::service::ratelimit::v3::RateLimitRequest;
 use crate::proto::envoy::r#type::v3::RateLimitUnit;
 
@@ -19,8 +19,8 @@ pub(super) fn read(body: &[u8]) -> Result<RateLimitRequest, Problem> {
     if body.trim_ascii().is_empty() {
         return Err(invalid(format!("The body is empty: send a JSON object, for example {EXAMPLE}.")));
     }
-    let object: Value =
-        serde_json::from_slice(body).map_err(|error| invalid(format!("The body is not valid JSON: {error}.")))?;
+    let object: Value = serde_json::from_slice(body)
+        .map_err(|error| invalid(format!("The body is not valid JSON: {}.", syntax(body, &error))))?;
     let request = if object.is_object() {
         serde_json::from_value(object)
     } else {

@@ -17,6 +17,9 @@ const AD_HOC: &str = "ad-hoc";
 /// What a question looks like, for messages.
 const BY_POLICY: &str = r#"{"domain":"api","descriptors":[{"user":"42"}]}"#;
 
+const AD_HOC_FIELDS: [&str; 6] = ["key", "limit", "algorithm", "policy", "cost", "charged_at_us"];
+const BY_POLICY_FIELDS: [&str; 4] = ["domain", "descriptors", "cost", "charged_at_us"];
+
 pub(super) fn read(verb: Verb, body: &[u8]) -> Result<Question, Problem> {
     let fields = Fields::read(body, BY_POLICY)?;
     match (fields.has("key"), fields.has("domain")) {
@@ -25,15 +28,35 @@ pub(super) fn read(verb: Verb, body: &[u8]) -> Result<Question, Problem> {
         (true, true) => Err(invalid(
             "The body has a `domain` and a `key`: `domain` asks by policy, `key` with `limit` asks ad hoc; leave one out.",
         )),
-        (false, false) => Err(invalid(
+        (false, false) => Err(nameless(&fields)),
+    }
+}
+
+/// The body has neither a `domain` nor a `key`.
+fn nameless(fields: &Fields) -> Problem {
+    let known = [&AD_HOC_FIELDS[..], &BY_POLICY_FIELDS].concat();
+    let misspelled = ["domain", "key"].into_iter().find_map(|near| Some((fields.misspelled(near, &known)?, near)));
+    match misspelled {
+        Some((name, near)) => invalid(format!("unknown field `{}`: did you mean `{near}`?", name.escape_debug())),
+        None => invalid(
             "The body names neither a `domain` nor a `key`: write {\"domain\":…,\"descriptors\":[{…}]} to ask by policy, \
              or {\"key\":…,\"limit\":\"100/min\"} to bring the limit along.",
-        )),
+        ),
     }
 }
 
 fn ad_hoc(mut fields: Fields) -> Result<AdHoc, Problem> {
-    fields.only(&["key", "limit", "algorithm", "policy", "cost", "charged_at_us"])?;
+    if let Some(Json::Number(burst)) = fields.get("burst") {
+        let limit = match fields.get("limit") {
+            Some(Json::String(limit)) => limit,
+            _ => "100/min",
+        };
+        let limit = limit.escape_debug();
+        return Err(invalid(format!(
+            "unknown field `burst`: the burst is part of the limit: write \"limit\":\"{limit} burst {burst}\"."
+        )));
+    }
+    fields.only(&AD_HOC_FIELDS)?;
     let key = fields.string("key")?.unwrap_or_default();
     let Some(text) = fields.string("limit")? else {
         return Err(invalid("missing field `limit`: write {\"key\":…,\"limit\":\"100/min\"}."));
@@ -49,7 +72,13 @@ fn ad_hoc(mut fields: Fields) -> Result<AdHoc, Problem> {
 }
 
 fn by_policy(verb: Verb, mut fields: Fields) -> Result<Question, Problem> {
-    fields.only(&["domain", "descriptors", "cost", "charged_at_us"])?;
+    if fields.has("limit") {
+        return Err(invalid(
+            "`limit` cannot be used with `domain`, whose limits are in the policy files: leave `limit` out, or ask ad hoc \
+             with {\"key\":…,\"limit\":…}.",
+        ));
+    }
+    fields.only(&BY_POLICY_FIELDS)?;
     let domain = fields.string("domain")?.unwrap_or_default();
     if domain.is_empty() {
         return Err(invalid("`domain` is empty: name a domain of your policy files."));

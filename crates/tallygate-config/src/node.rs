@@ -165,17 +165,23 @@ impl Origin<'_> {
                 let message = text.split(" at line ").next().unwrap_or_default();
                 let (line, before) = (at.line as usize, self.text.lines().take(at.line as usize));
                 let near: Vec<&str> = before.skip(line.saturating_sub(2)).collect();
-                findings.error(&at, format!("invalid YAML: {message}")).help(remedy(&near));
+                findings
+                    .error(&at, format!("invalid YAML: {message}"))
+                    .help(remedy(&near, self.text.lines().nth(line)));
             }
         }
     }
 }
 
-/// What is probably wrong with a line that cannot be parsed, or the one before it.
-fn remedy(lines: &[&str]) -> &'static str {
+/// What is probably wrong with a line that cannot be parsed, or the one before it. A value that goes on in the `next` line is
+/// reported where it begins.
+fn remedy(lines: &[&str], next: Option<&str>) -> &'static str {
     let count = |wanted: &[char]| lines.iter().map(|line| line.matches(wanted).count()).sum::<usize>();
     let tab = |line: &&str| line[..line.len() - line.trim_start().len()].contains('\t');
-    if lines.iter().any(tab) {
+    let star = |line: &&str| [": *", "- *", "[*", ", *"].iter().any(|before| line.contains(before));
+    if lines.last().is_some_and(star) {
+        "quote a value that begins with `*`, for example `\"*\"`"
+    } else if lines.iter().chain(&next).any(tab) {
         "indent with spaces, not with tabs"
     } else if count(&['[', '{']) != count(&[']', '}']) || count(&['"']) % 2 == 1 || count(&['\'']) % 2 == 1 {
         "close every bracket and quote"

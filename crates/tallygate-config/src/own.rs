@@ -74,6 +74,10 @@ fn mistaken(file: &Node) -> Option<(String, &'static str)> {
 
 /// What to write instead of an unknown field of a policy.
 fn instead_of(field: &str, value: &Node, fields: Fields<'_>) -> String {
+    if field == "limits" && value.scalar().is_none() {
+        return "a policy has one `limit`: write `limit: 100/min`, and those of other callers under `overrides`"
+            .to_owned();
+    }
     let value = value.scalar().unwrap_or("20");
     match field {
         "burst" => {
@@ -249,6 +253,12 @@ fn want(key: &str, value: &Node, findings: &Report) -> Option<Want> {
 fn partition(fields: Fields<'_>) -> Vec<String> {
     let findings = fields.findings;
     let Some(node) = fields.get("partition") else { return Vec::new() };
+    if let Kind::Map(entries) = &node.kind {
+        let keys: Vec<&str> = entries.iter().filter_map(|(key, _)| key.scalar()).collect();
+        let mut finding = findings.error(&node.at, "`partition` must be a list, not a mapping");
+        finding.help(format!("write `partition: [{}]`", keys.join(", ")));
+        return Vec::new();
+    }
     let nodes = if node.scalar().is_some() { std::slice::from_ref(node) } else { node.list("`partition`", findings) };
     let mut keys: Vec<String> = Vec::new();
     for (key, at) in nodes.iter().filter_map(|node| node.text("the key to count by", findings)) {

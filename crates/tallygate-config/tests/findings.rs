@@ -188,6 +188,35 @@ fn what_is_no_file_of_ours_is_told_so() {
     }
 }
 
+/// The help was that of another mistake.
+#[test]
+fn a_star_a_tab_and_a_mapping_in_the_wrong_place_are_answered_with_what_to_write() {
+    let policy = |fields: &str| format!("policies:\n  - name: a\n    {fields}\n    limit: 5/s\n");
+    for (text, expected) in [
+        (policy("match: {path: *}"), "quote a value that begins with `*`, for example `\"*\"`"),
+        (policy("match: {path: */x}"), "quote a value that begins with `*`, for example `\"*\"`"),
+        (policy("match:\n      path: *"), "quote a value that begins with `*`, for example `\"*\"`"),
+        (policy("match:\n\t  path: x"), "indent with spaces, not with tabs"),
+        ("policies:\n\t- name: a\n\t  limit: 5/s\n".to_owned(), "indent with spaces, not with tabs"),
+        ("policies:\n  - name: a\n\tlimit: 5/s\n".to_owned(), "indent with spaces, not with tabs"),
+        ("policies:\n  - name: a\n  \tlimit: 5/s\n".to_owned(), "indent with spaces, not with tabs"),
+        (
+            "policies:\n  - name: a\n    match:\n    \tpath: x\n    limit: 5/s\n".to_owned(),
+            "indent with spaces, not with tabs",
+        ),
+        (policy("partition: {user}"), "write `partition: [user]`"),
+        (policy("partition: {user, path}"), "write `partition: [user, path]`"),
+        (
+            "policies: [{name: a, partition: user, limits: {free: 5/s}}]".to_owned(),
+            "a policy has one `limit`: write `limit: 100/min`, and those of other callers under `overrides`",
+        ),
+        ("policies: [{name: a, partition: user, limits: 5/s}]".to_owned(), "did you mean `limit`?"),
+    ] {
+        let reported = refused(&text);
+        assert!(reported.len() == 1 && reported[0].ends_with(&format!(" -> {expected}")), "{text}\n{reported:?}");
+    }
+}
+
 #[test]
 fn files_that_contradict_each_other_are_refused() {
     let own = "policies: [{name: a, partition: user, limit: 1/s}]";

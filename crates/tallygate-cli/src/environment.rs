@@ -1,5 +1,7 @@
 //! Variables of the environment: empty ones count as unset, mistyped ones are reported.
 
+use std::ffi::OsString;
+
 use clap::builder::Resettable;
 use clap::{Arg, Command};
 
@@ -21,6 +23,20 @@ pub(crate) fn without_empty(command: Command) -> Command {
 /// The value of a variable, unless it is empty.
 pub(crate) fn value(name: &str) -> Option<String> {
     std::env::var(name).ok().filter(|value| !value.is_empty())
+}
+
+/// The variable that gave the option of `usage`, such as `--http <ADDRESS>`, its value; none if the arguments did.
+pub(crate) fn source(usage: &str, value: &str, args: &[OsString]) -> Option<String> {
+    let option = usage.split([' ', '=']).next()?;
+    let is_given = |arg: &OsString| arg.to_string_lossy().split('=').next() == Some(option);
+    if args.iter().any(is_given) {
+        return None;
+    }
+    let command = crate::command();
+    let verb = args.iter().skip(1).find_map(|arg| command.find_subcommand(arg))?;
+    let arg = verb.get_arguments().find(|arg| arg.get_long() == option.strip_prefix("--"))?;
+    let name = arg.get_env()?.to_str()?;
+    (self::value(name).as_deref() == Some(value)).then(|| name.to_owned())
 }
 
 /// A variable that nothing reads, and the one that was probably meant.

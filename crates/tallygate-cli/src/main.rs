@@ -208,7 +208,7 @@ fn is_unreachable(error: &(dyn Error + 'static)) -> bool {
 fn report_usage(error: &clap::Error, args: &[OsString]) -> ExitCode {
     let safe_args = args.iter().map(|arg| sanitize::text(&arg.to_string_lossy()));
     let printed = match parse(safe_args) {
-        Err(same) if same.kind() == error.kind() => with_hint(same).print(),
+        Err(same) if same.kind() == error.kind() => with_hint(same, args).print(),
         _ => writeln!(io::stderr(), "{}", sanitize::lines(&error.to_string())),
     };
     match printed {
@@ -218,13 +218,22 @@ fn report_usage(error: &clap::Error, args: &[OsString]) -> ExitCode {
     }
 }
 
-/// Hints at `--config` if a file is named without it.
-fn with_hint(mut error: clap::Error) -> clap::Error {
+/// Adds what was probably meant, or where an invalid value is from.
+fn with_hint(mut error: clap::Error, args: &[OsString]) -> clap::Error {
     let Some(ContextValue::String(argument)) = error.get(ContextKind::InvalidArg) else { return error };
-    if is_policy_file(argument) {
-        let tip = format!("to name a policy file, use '--config {argument}'");
-        error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip.into()]));
-    }
+    let tip = if is_policy_file(argument) {
+        format!("to name a policy file, use '--config {argument}'")
+    } else if argument == "--http" && args.get(1).is_some_and(|verb| verb == "health") {
+        "to name the listener to ask, use '--server'".to_owned()
+    } else if let Some(ContextValue::String(value)) = error.get(ContextKind::InvalidValue)
+        && let Some(variable) = environment::source(argument, value, args)
+    {
+        format!("the value is from the environment variable {variable}")
+    } else {
+        return error;
+    };
+    error.remove(ContextKind::SuggestedArg);
+    error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip.into()]));
     error
 }
 

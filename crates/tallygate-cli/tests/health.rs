@@ -40,3 +40,11 @@ fn nobody_there_is_unhealthy_and_a_wrong_address_is_an_error() {
         assert_eq!(run(["health", "--server", server]).code, 2, "{server}");
     }
 }
+
+/// The suggestion was `--help`.
+#[test]
+fn the_option_of_serve_is_answered_with_the_one_of_health() {
+    let health = run(["health", "--http", "127.0.0.1:1"]);
+    assert_eq!(health.code, 2);
+    assert!(health.stderr.contains("tip: to name the listener to ask, use '--server'"), "{}", health.stderr);
+}

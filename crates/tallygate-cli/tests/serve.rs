@@ -268,6 +268,27 @@ fn the_level_of_the_log_is_an_option() {
     assert!(error.contains("verbose"), "{error}");
 }
 
+/// The message named the option only, which nobody had given.
+#[test]
+fn an_invalid_variable_is_reported_by_its_name() {
+    let tip = "tip: the value is from the environment variable TALLYGATE_HTTP";
+    let error = refused(&[], &[("TALLYGATE_HTTP", "80x")]);
+    assert!(error.contains("--http") && error.contains(tip), "{error}");
+    for args in [&["--http", "80x"][..], &["--http=80x"]] {
+        let error = refused(args, &[("TALLYGATE_HTTP", "80x")]);
+        assert!(error.contains("--http") && !error.contains("TALLYGATE_HTTP"), "{error}");
+    }
+}
+
+/// The printed line was refused with 401.
+#[test]
+fn the_printed_line_has_the_header_of_the_token_if_checks_need_one() {
+    let printed = |token| Serving::start(&[], &[("TALLYGATE_TOKEN", token)]).said.clone();
+    let header = " -H 'Authorization: Bearer <token>' -d '";
+    assert!(printed("api:check:0123456789abcdef").contains(header));
+    assert!(!printed("0123456789abcdef").contains(header));
+}
+
 /// The message named `TALLYGATE_LOG` whatever was used.
 #[test]
 fn an_unknown_log_level_is_reported_with_the_option_or_variable_that_it_is_from() {

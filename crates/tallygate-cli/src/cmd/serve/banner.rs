@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use tallygate_config::Example;
 use tallygate_http::sanitize;
 use tallygate_server::listen::Listener;
-use tallygate_server::{Listeners, Settings};
+use tallygate_server::{Listeners, Settings, Token};
 
 use super::Args;
 
@@ -35,10 +35,12 @@ pub(super) fn text(args: &Args, settings: &Settings, listeners: &Listeners, exam
             None => ("a limit of the call's own".to_owned(), r#"{"key":"me","limit":"10/min"}"#.to_owned()),
         };
         let at = http.local_addr();
+        let guarded = settings.token.as_ref().is_some_and(Token::guards_checks);
+        let token = if guarded { " -H 'Authorization: Bearer <token>'" } else { "" };
         let _ = write!(
             text,
             "\nTry {title} until it is denied:\n\n  \
-             curl -i {scheme}{at}/v1/check -H 'content-type: application/json' -d '{question}'\n"
+             curl -i {scheme}{at}/v1/check -H 'content-type: application/json'{token} -d '{question}'\n"
         );
     }
     text + "\nCtrl-C stops it; open requests may finish.\n"

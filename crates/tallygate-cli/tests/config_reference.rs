@@ -50,6 +50,18 @@ fn printed(verb: &str) -> Options {
 }
 
 #[test]
+fn every_listed_name_of_a_unit_is_the_unit() {
+    let rows = table("Limits", "unit").rows;
+    assert_eq!(rows.len(), 6);
+    for row in rows {
+        let of = |name: &str| format!("5/{name}").parse::<tallygate::Limit>().unwrap_or_else(|error| panic!("{error}"));
+        for name in row.code("names") {
+            assert_eq!(of(name), of(&row.plain("unit")), "{name}");
+        }
+    }
+}
+
+#[test]
 fn the_options_of_serve_are_listed_with_variable_and_default_and_no_others() {
     let mut printed = printed("serve");
     printed.retain(|names, _| names != "-h --help" && names != "-V --version");

@@ -106,7 +106,10 @@ fn fields<'n>(node: &'n Node, what: &'static str, known: Names, findings: &'n Re
     for (key, _) in fields.unknown() {
         match key.scalar() {
             Some(word) if all.contains(&word) => {
-                findings.warn(&key.at, format!("`{word}` has no meaning in {what} and is ignored"));
+                let mut finding = findings.warn(&key.at, format!("`{word}` has no meaning in {what} and is ignored"));
+                if DESCRIPTOR.contains(&word) {
+                    finding.help("it is a field of a descriptor, beside `rate_limit`");
+                }
             }
             word => {
                 let near = |known| word.is_some_and(|word| nearest(word, known).is_some());

@@ -141,6 +141,8 @@ fn add(node: &Node, seen: &mut HashMap<String, String>, draft: &mut Draft<'_>) {
     // With an error in it, nobody knows what it was meant to count.
     if findings.errors() == before
         && let Some(other) = seen.insert(counts, name.to_owned())
+        // Two policies of one name are an error of their own.
+        && other != name
     {
         let message = format!("`{name}` counts what `{other}` counts, to the same limit: one of them is redundant");
         findings.warn(name_at, message);

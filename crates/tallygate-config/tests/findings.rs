@@ -217,6 +217,18 @@ fn a_star_a_tab_and_a_mapping_in_the_wrong_place_are_answered_with_what_to_write
     }
 }
 
+/// It was also warned of as redundant: `a` counts what `a` counts.
+#[test]
+fn a_name_that_is_taken_is_one_finding() {
+    let text = "policies: [{name: a, partition: user, limit: 1/s}, {name: a, partition: user, limit: 1/s}]";
+    assert_eq!(
+        refused(text),
+        [
+            "f.yaml:1:59: error: `a` is already the name of the policy at f.yaml:1:19 -> their counts would mix; rename one"
+        ]
+    );
+}
+
 #[test]
 fn files_that_contradict_each_other_are_refused() {
     let own = "policies: [{name: a, partition: user, limit: 1/s}]";
@@ -284,7 +296,7 @@ descriptors:
         [
             "f.yaml:2:9: warning: a rule replaces `nobody`, but no rule of the domain has that name",
             "f.yaml:4:45: warning: both `shadow_mode` and `quota_mode`: the rule never refuses, and does not count as a quota",
-            "f.yaml:4:97: warning: `shadow_mode` has no meaning in `rate_limit` and is ignored",
+            "f.yaml:4:97: warning: `shadow_mode` has no meaning in `rate_limit` and is ignored -> it is a field of a descriptor, beside `rate_limit`",
             "f.yaml:5:26: warning: there is no `requests_per_unit`: every call is denied, as with 0",
         ]
     );

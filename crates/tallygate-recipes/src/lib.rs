@@ -1,5 +1,13 @@
 //! Common rate limiters that are wrong, run on a real server beside Tallygate, under the same calls and checks.
 //! `tallygate verify --recipes` prints the report.
+//!
+//! ```no_run
+//! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+//! let server = tallygate_recipes::Server::connect("redis://127.0.0.1:6379", "tallygate").await?;
+//! let report = tallygate_recipes::run(server, "first-run", |number, of, name| eprintln!("{number}/{of} {name}")).await?;
+//! println!("{} of {} wrong limiters were caught", report.caught, report.of);
+//! # Ok(()) }
+//! ```
 
 mod book;
 mod driver;

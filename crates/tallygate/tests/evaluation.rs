@@ -12,8 +12,8 @@ use tallygate::call::{Call, InvalidCheck, Verb};
 use tallygate::clock::{ManualClock, Timestamp};
 use tallygate::decision::Source;
 use tallygate::policy::{
-    Action, Ask, Descriptor, Domain, Excess, Mode, OnError, Outcome, Policy, PolicySet, Rule, Ruling, Stores, Verdict,
-    Want,
+    Action, Ask, Descriptor, Domain, Evaluation, Excess, Match, Mode, OnError, Outcome, Policy, PolicySet, Rule,
+    Ruling, Stores, Subject, Verdict, Want,
 };
 use tallygate::{Cost, MemoryStore};
 use tallygate_testkit::FaultyStore;
@@ -349,4 +349,15 @@ fn a_cost_above_the_limit_reports_what_is_left() {
     let denied = scene.take(11);
     let status = *denied.binding().unwrap().status();
     assert_eq!((status.allowed(), status.remaining(), status.retry_after()), (false, 9, None));
+}
+
+/// Two copies of one policy were two checks of one state, which a call must not have.
+#[test]
+fn a_policy_that_a_matcher_holds_twice_is_charged_once() {
+    let scene = Scene::of(vec![policy("p", "5/h")]);
+    let found = |descriptor| Match::new(Arc::new(policy("p", "5/h")), descriptor, Subject::new([]));
+    let evaluation = Evaluation::new([found(0), found(1)], Action::new(Verb::Check, Cost::ONE));
+    let verdict = ready(evaluation.decide(&scene.stores, None)).unwrap();
+    assert_eq!(verdict.states().count(), 1);
+    assert_eq!(verdict.rulings().iter().map(|ruling| ruling.status().remaining()).collect::<Vec<_>>(), [4, 4]);
 }

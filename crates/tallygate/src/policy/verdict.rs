@@ -254,7 +254,9 @@ impl Ruling {
 
     /// Whether both are about the same state.
     pub(super) fn is_same_state(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.policy, &other.policy) && self.subject == other.subject
+        // A matcher may hold a policy twice.
+        let same = || self.policy.key_name() == other.policy.key_name();
+        (Arc::ptr_eq(&self.policy, &other.policy) || same()) && self.subject == other.subject
     }
 
     /// Whether the limit is nearly reached, as the policy defines it.

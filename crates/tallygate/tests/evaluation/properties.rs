@@ -5,7 +5,6 @@ use std::collections::HashMap;
 use proptest::prelude::*;
 use tallygate::Store;
 use tallygate::call::Effect;
-use tallygate::policy::Evaluation;
 
 use super::*;
 

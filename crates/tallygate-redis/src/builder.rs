@@ -116,7 +116,8 @@ impl RedisStoreBuilder {
     pub async fn connect(self) -> Result<RedisStore, ConnectError> {
         let url = self.url?;
         check_prefix(&self.prefix)?;
-        let client = Client::connect(&url, self.settings).await?;
+        let settings = Settings { prefix: self.prefix.clone(), ..self.settings };
+        let client = Client::connect(&url, settings).await?;
         #[cfg(not(feature = "manual-clock"))]
         let scripts = Scripts::new();
         #[cfg(feature = "manual-clock")]

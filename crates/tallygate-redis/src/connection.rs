@@ -7,7 +7,9 @@ mod conn;
 mod deadline;
 mod failure;
 mod node;
+mod pipe;
 mod refresh;
+mod resp;
 mod sentinel;
 mod socket;
 #[cfg(feature = "tls")]
@@ -18,6 +20,7 @@ mod tls;
 mod topology;
 
 pub(crate) use client::{Client, Settings};
+pub(crate) use cluster::SLOTS;
 pub(crate) use conn::Request;
 pub(crate) use deadline::Deadline;
 pub(crate) use failure::{Failure, Refusal};

@@ -39,6 +39,7 @@ mod builder;
 mod store;
 
 mod counters;
+mod health;
 mod split;
 
 mod scripts;
@@ -52,5 +53,6 @@ mod audit;
 pub use any_store::AnyStore;
 pub use audit::{Audit, AuditReport, LargeKey, ServerReport, Sweep, Usage};
 pub use builder::{ConnectError, RedisStoreBuilder};
+pub use health::{Health, ServerHealth};
 pub use store::RedisStore;
 pub use url::{StoreUrl, UrlError};

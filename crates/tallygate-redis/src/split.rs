@@ -92,7 +92,8 @@ impl Split {
     /// Nothing is sent after the caller's deadline, but what was sent is awaited for twice the store's deadline.
     fn patient(&self) -> Deadline {
         let usual = self.engine.client.default_deadline().answer_by;
-        Deadline { send_by: self.deadline.send_by, answer_by: usual + usual.saturating_duration_since(Instant::now()) }
+        let answer_by = usual + usual.saturating_duration_since(Instant::now());
+        Deadline { answer_by, ..self.deadline }
     }
 
     /// Returns false if the deadline came first.

@@ -19,6 +19,7 @@ mod faults {
     mod failover; // another server takes over
     mod flush; // scripts that the server loses
     mod freeze; // a server that hangs
+    mod health; // what is an outage, and of which server
     mod restart; // a server that is killed and comes back
     mod wire; // a network that loses, cuts or delays replies
 }

@@ -136,12 +136,22 @@ impl Sources {
         }
         page.counter("tallygate_store_errors_total", "Calls that the store did not answer, by kind of error.");
         page.samples(store.stats().errors().map(|(kind, count)| ([("kind", kind)], count)));
-        page.number("tallygate_store_up", "1 if the store answers, else 0.", u64::from(store.condition().is_ok()));
-        page.number(
-            "tallygate_store_breaker_open",
-            "1 while the circuit breaker is open and calls do not reach the store.",
-            u64::from(store.breaker_open()),
+        page.counter(
+            "tallygate_store_abandoned_total",
+            "Calls whose caller left after they were sent; each may have been charged.",
         );
+        page.sample(&[], store.abandoned_calls());
+        page.number(
+            "tallygate_store_up",
+            "1 if the store answers for any key, else 0.",
+            u64::from(store.condition().is_ok()),
+        );
+        page.gauge("tallygate_store_served_ratio", "The share of the keys that the store answers for, from 0 to 1.");
+        page.sample(&[], store.served());
+        page.gauge("tallygate_store_server_up", "1 if a server of the store answers, else 0, by address.");
+        let health = store.health();
+        let servers = health.iter().flat_map(|health| &health.servers);
+        page.samples(servers.map(|server| ([("server", server.address.as_str())], u64::from(server.error.is_none()))));
         if !store.audits() {
             return;
         }

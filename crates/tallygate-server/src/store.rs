@@ -3,8 +3,6 @@
 
 mod audit;
 mod backoff;
-mod breaker;
-mod deadline;
 mod health;
 mod lazy;
 mod probe;
@@ -16,14 +14,12 @@ use std::sync::{Arc, OnceLock};
 use tallygate::call::Call;
 use tallygate::counter::{CounterError, CounterName, CounterOp, CounterValue, Counters};
 use tallygate::{Decision, MemoryStore, Store, StoreError};
-use tallygate_redis::{AnyStore, ConnectError, RedisStore, Sweep};
-use tokio::sync::{Notify, watch};
+use tallygate_redis::{AnyStore, ConnectError, Health, RedisStore, Sweep};
+use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 pub use audit::AuditFigures;
 pub(crate) use backoff::jitter;
-use breaker::{Breaker, Guarded};
-use deadline::Timely;
 pub use health::Condition;
 use lazy::Lazy;
 pub use settings::StoreSpec;
@@ -32,11 +28,11 @@ use stats::{Observed, Timed};
 
 /// A store that can be used before its server is reachable, and while it is not.
 ///
-/// A task connects, retries until it succeeds, and then probes the server regularly: [`condition`](Self::condition) is the
-/// result. After a few failures in a row, calls fail at once until a probe succeeds. Dropping this ends the tasks.
+/// A task connects, retries until it succeeds, and then probes the servers regularly: [`health`](Self::health) is the
+/// result. Calls to a server that is down fail at once, see [`tallygate_redis::Health`]. Dropping this ends the tasks.
 #[derive(Debug)]
 pub struct ServedStore {
-    stack: Observed<Timely<Guarded<Lazy<Timed<AnyStore>>>>>,
+    stack: Observed<Lazy<Timed<AnyStore>>>,
     parts: Arc<Parts>,
     audits: bool,
     _tasks: JoinSet<()>,
@@ -47,9 +43,9 @@ pub struct ServedStore {
 struct Parts {
     place: String,
     store: Arc<OnceLock<Timed<AnyStore>>>,
-    breaker: Arc<Breaker>,
-    opened: Arc<Notify>,
     condition: Arc<watch::Sender<Condition>>,
+    /// Of the servers, once connected.
+    health: watch::Sender<Option<Health>>,
     stats: Arc<StoreStats>,
     /// Of the last audit that finished.
     figures: watch::Sender<Option<AuditFigures>>,
@@ -80,20 +76,17 @@ impl ServedStore {
         let parts = Arc::new(Parts {
             place,
             store: Arc::default(),
-            breaker: Arc::default(),
-            opened: Arc::default(),
             condition: Arc::new(watch::Sender::new(condition)),
+            health: watch::Sender::default(),
             stats: Arc::default(),
             figures: watch::Sender::default(),
         });
-        let lazy = Lazy { store: Arc::clone(&parts.store), condition: Arc::clone(&parts.condition) };
-        let (breaker, opened) = (Arc::clone(&parts.breaker), Arc::clone(&parts.opened));
-        let store = Timely(Guarded { store: lazy, breaker, opened });
+        let store = Lazy { store: Arc::clone(&parts.store), condition: Arc::clone(&parts.condition) };
         let stack = Observed { store, stats: Arc::clone(&parts.stats) };
         Self { stack, parts, audits: true, _tasks: JoinSet::new() }
     }
 
-    /// Whether the store answered the last probes. An error until the first answer.
+    /// Whether any part of the store answers. An error until the first answer.
     pub fn condition(&self) -> Condition {
         self.parts.condition.borrow().clone()
     }
@@ -103,9 +96,26 @@ impl ServedStore {
         self.parts.condition.subscribe()
     }
 
-    /// Whether the circuit breaker is open, so that calls fail at once.
-    pub fn breaker_open(&self) -> bool {
-        self.parts.breaker.is_open()
+    /// What is known of the servers of the store. `None` before the first connection, and for the embedded store.
+    pub fn health(&self) -> Option<Health> {
+        self.parts.health.borrow().clone()
+    }
+
+    /// The share of the keys that are served, from 0 to 1.
+    pub fn served(&self) -> f64 {
+        match self.health() {
+            Some(health) => health.served(),
+            None if self.condition().is_ok() => 1.0,
+            None => 0.0,
+        }
+    }
+
+    /// How many calls were abandoned after they were sent.
+    pub fn abandoned_calls(&self) -> u64 {
+        match self.parts.store.get().map(|timed| &timed.store) {
+            Some(AnyStore::Redis(store)) => store.abandoned_calls(),
+            _ => 0,
+        }
     }
 
     /// Durations and errors of calls.

@@ -115,7 +115,6 @@ async fn a_wrong_password_is_told_with_its_remedy_until_it_is_right() {
     assert!(error.reason().contains("check the user and password in the store URL"), "{error}");
     assert!(error.reason().contains("percent-encode `@`, `/`, `#` and `%`"), "{error}");
     assert!(!format!("{error} {store:?}").contains("hunter2"), "{error} {store:?}");
-    assert!(!store.breaker_open(), "the remedy must reach the callers");
     assert_eq!(errors(&store, "refused"), 1);
 
     server.command(&["CONFIG", "SET", "requirepass", "hunter2"]);
@@ -150,18 +149,18 @@ async fn a_crash_is_noticed_within_a_second_and_so_is_the_return() {
     server.kill();
     let noticed = down(&store).await;
     assert!(noticed < Duration::from_millis(1500), "without a single call: {noticed:?}");
-    assert!(store.breaker_open());
+    assert_eq!(store.served(), 0.0);
     assert!((check(&store).await).is_err_and(|error| error.kind() == StoreErrorKind::Unavailable));
 
     server.restart();
     let back = up(&store).await;
     assert!(back < Duration::from_secs(2), "{back:?}");
-    assert!(!store.breaker_open());
+    assert_eq!(store.served(), 1.0);
     assert_eq!(check(&store).await, Ok(999), "a server without a disk has forgotten");
 }
 
 #[tokio::test]
-async fn a_hung_server_costs_a_deadline_each_until_the_breaker_opens_and_nothing_then() {
+async fn a_hung_server_costs_one_deadline_and_nothing_then() {
     let server = Server::redis().start();
     let store = serve(&server);
     up(&store).await;
@@ -169,34 +168,36 @@ async fn a_hung_server_costs_a_deadline_each_until_the_breaker_opens_and_nothing
     server.stop();
     let hung = Instant::now();
     let mut waited = 0;
-    while !store.breaker_open() {
+    loop {
         let began = Instant::now();
-        let answer = check(&store).await;
+        let error = check(&store).await.expect_err("it hangs");
         let took = began.elapsed();
-        assert!(answer.is_err(), "{answer:?}");
         assert!(took < DEADLINE + Duration::from_millis(100), "{took:?}");
+        if error.kind() == StoreErrorKind::Unavailable {
+            break;
+        }
+        assert_eq!(error.kind(), StoreErrorKind::Ambiguous, "{error}");
         waited += 1;
     }
-    assert!((1..=5).contains(&waited), "{waited} callers found out for themselves");
+    assert!(waited <= 2, "{waited} callers in a row found out for themselves");
 
     let began = Instant::now();
     for _ in 0..1000 {
         let error = check(&store).await.expect_err("it hangs");
         assert_eq!(error.kind(), StoreErrorKind::Unavailable, "{error}");
-        assert!(error.reason().contains("breaker"), "{error}");
+        assert!(error.reason().contains(&server.addr().to_string()), "{error}");
     }
     let each = began.elapsed() / 1000;
-    assert!(each < Duration::from_micros(50), "{each:?} for a call that goes nowhere");
+    assert!(each < Duration::from_micros(100), "{each:?} for a call that goes nowhere");
     down(&store).await;
     assert!(hung.elapsed() < Duration::from_secs(2), "{:?}", hung.elapsed());
 
     server.cont();
     up(&store).await;
-    assert!(!store.breaker_open());
     let left = check(&store).await.unwrap();
     // What was sent into the silence ran when the server went on: too much may be charged, never too little.
     assert!((998 - waited..=998).contains(&left), "{left} left after {waited} unanswered calls");
-    assert!(errors(&store, "unavailable") >= 1000 && errors(&store, "ambiguous") >= 1);
+    assert!(errors(&store, "unavailable") >= 1000 && errors(&store, "ambiguous") == waited);
 }
 
 #[tokio::test]
@@ -207,7 +208,8 @@ async fn an_idle_server_that_hangs_is_noticed_within_about_a_second() {
     server.stop();
     let noticed = down(&store).await;
     assert!(noticed < Duration::from_millis(1500), "{noticed:?}");
-    assert!(store.breaker_open(), "nobody has to find out for himself");
+    let error = check(&store).await.expect_err("it hangs");
+    assert_eq!(error.kind(), StoreErrorKind::Unavailable, "nobody has to find out for himself: {error}");
     server.cont();
     up(&store).await;
 }
@@ -221,8 +223,8 @@ async fn a_callers_deadline_is_kept_and_cuts_off_nobody_else() {
     up(&store).await;
     let past = Instant::now();
     assert!(
-        check_by(&store, Some(past)).await.is_err_and(|error| error.kind() == StoreErrorKind::Unavailable),
-        "nothing was sent"
+        check_by(&store, Some(past)).await.is_err_and(|error| error.kind() == StoreErrorKind::Overloaded),
+        "nothing was sent, and the store is not to blame"
     );
     assert_eq!(check_by(&store, Some(Instant::now() + PATIENCE)).await, Ok(999));
 
@@ -233,18 +235,12 @@ async fn a_callers_deadline_is_kept_and_cuts_off_nobody_else() {
         let took = began.elapsed();
         let error = answer.expect_err("it hangs");
         assert_eq!(error.kind(), StoreErrorKind::Ambiguous, "{error}");
-        assert!(error.reason().contains("the caller's deadline"), "{error}");
         assert!(took < Duration::from_millis(120), "{took:?}");
     }
-    assert!(!store.breaker_open(), "twenty hurried callers prove nothing about the store");
     assert_eq!(errors(&store, "ambiguous"), 20);
+    assert!(store.condition().is_ok(), "twenty hurried callers prove nothing about the store");
     server.cont();
-    let left = loop {
-        match check(&store).await {
-            Ok(left) => break left,
-            Err(error) => assert!(error.kind() == StoreErrorKind::Unavailable, "{error}"),
-        }
-    };
+    let left = check(&store).await.expect("it answers again");
     assert!((978..=998).contains(&left), "each was sent at most once: {left}");
 }
 
@@ -318,7 +314,7 @@ async fn audited(store: &ServedStore, wanted: (u64, u64, bool)) {
 #[test]
 fn the_embedded_store_needs_nothing_and_is_always_up() {
     let store = ServedStore::from(MemoryStore::new());
-    assert!(store.condition().is_ok() && !store.breaker_open());
+    assert!(store.condition().is_ok() && store.served() == 1.0);
     assert_eq!(store.place(), "memory");
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     assert_eq!(runtime.block_on(check(&store)), Ok(999), "not even a timer");

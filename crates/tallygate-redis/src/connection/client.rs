@@ -1,18 +1,20 @@
 //! The client of a store: how many calls are in flight, and the one loop that may send a call again.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use redis::Value;
 use tallygate::StoreError;
-use tokio::sync::{Semaphore, SemaphorePermit};
+use tokio::sync::Semaphore;
 use tokio::time::{Instant, sleep_until, timeout_at};
 
 use super::backoff::random_between;
 use super::conn::Request;
 use super::deadline::Deadline;
-use super::failure::Failure;
+use super::failure::{Failure, NotSent};
 use super::node::Node;
+use super::pipe::Place;
 use super::topology::{Route, Topology};
 use crate::builder::ConnectError;
 use crate::scripts::{Script, ScriptRun};
@@ -29,26 +31,35 @@ pub(crate) struct Settings {
     pub(crate) connect_timeout: Duration,
     /// Concurrent calls; more wait until their deadline and are then refused.
     pub(crate) in_flight: usize,
+    /// Of every key.
+    pub(crate) prefix: String,
 }
 
 impl Default for Settings {
     fn default() -> Self {
-        Self { deadline: Duration::from_millis(50), connect_timeout: Duration::from_secs(1), in_flight: 1024 }
+        Self {
+            deadline: Duration::from_millis(50),
+            connect_timeout: Duration::from_secs(1),
+            in_flight: 1024,
+            prefix: "tallygate".to_owned(),
+        }
     }
 }
 
 /// The connection layer of a store, shared by concurrent calls. Dropping a call at any point is safe.
 pub(crate) struct Client {
     topology: Topology,
-    permits: Semaphore,
+    permits: Arc<Semaphore>,
     settings: Settings,
+    abandoned: Arc<AtomicU64>,
 }
 
 impl Client {
     pub(crate) async fn connect(url: &StoreUrl, settings: Settings) -> Result<Self, ConnectError> {
-        let topology = Topology::connect(url, &settings).await?;
-        let permits = Semaphore::new(settings.in_flight.clamp(1, Semaphore::MAX_PERMITS));
-        Ok(Self { topology, permits, settings })
+        let abandoned = Arc::default();
+        let topology = Topology::connect(url, &settings, &abandoned).await?;
+        let permits = Arc::new(Semaphore::new(settings.in_flight.clamp(1, Semaphore::MAX_PERMITS)));
+        Ok(Self { topology, permits, settings, abandoned })
     }
 
     /// The default deadline of a call that starts now.
@@ -66,26 +77,52 @@ impl Client {
         deadline: Deadline,
     ) -> Result<Value, StoreError> {
         let slot = keys.first().map_or(0, |key| self.topology.slot(key.as_ref()));
+        // While the server is down nothing is encoded and nobody waits.
+        if let Some(route) = self.topology.route(slot)
+            && let Some(failure) = route.node.down()
+        {
+            return Err(failure.into_down().at(route.node.address()));
+        }
         let run = ScriptRun::new(script, keys, args);
-        let _permit = self.admit(deadline.send_by).await?;
-        self.send(run, slot, deadline).await
+        let place = self.admit(slot, deadline).await?;
+        self.send(run, slot, deadline, place).await
     }
 
-    async fn admit(&self, send_by: Instant) -> Result<SemaphorePermit<'_>, StoreError> {
-        if let Ok(permit) = self.permits.try_acquire() {
-            let reason = "the deadline of the call had passed before it was sent";
-            let too_late = || StoreError::unavailable(reason.to_owned());
-            return (Instant::now() < send_by).then_some(permit).ok_or_else(too_late);
+    /// Waits for a place among the calls in flight.
+    async fn admit(&self, slot: u16, deadline: Deadline) -> Result<Place, StoreError> {
+        let permits = Arc::clone(&self.permits);
+        let permit = match Arc::clone(&permits).try_acquire_owned() {
+            Ok(permit) => Some(permit),
+            Err(_) => timeout_at(deadline.send_by, permits.acquire_owned()).await.ok().and_then(Result::ok),
+        };
+        // On a stalled machine the permit and the deadline can come together.
+        match permit {
+            Some(permit) if Instant::now() < deadline.send_by => Ok(Arc::new(permit)),
+            _ if self.owed_all_along(slot, deadline) => {
+                let reason = "every place in flight was taken by calls that the server has not answered";
+                Err(StoreError::unavailable(reason.to_owned()))
+            }
+            Some(_) => Err(too_busy("the deadline of the call had passed before it was sent")),
+            None => Err(too_busy(&format!("{} calls to the store are already in flight", self.settings.in_flight))),
         }
-        match timeout_at(send_by, self.permits.acquire()).await {
-            // On a stalled machine the permit and the deadline can come together.
-            Ok(Ok(permit)) if Instant::now() < send_by => Ok(permit),
-            _ => Err(StoreError::overloaded(self.settings.in_flight)),
-        }
+    }
+
+    /// Whether the server has owed an answer since before the call began. Then the call waited for the server, although
+    /// it waited in this process.
+    fn owed_all_along(&self, slot: u16, deadline: Deadline) -> bool {
+        let owes_since = self.topology.route(slot).and_then(|route| route.node.owes_since());
+        owes_since.is_some_and(|since| since <= deadline.began)
     }
 
     /// The retry loop: retries only after a failure that proves that the script changed nothing.
-    async fn send(&self, mut run: ScriptRun<'_>, slot: u16, deadline: Deadline) -> Result<Value, StoreError> {
+    async fn send(
+        &self,
+        mut run: ScriptRun<'_>,
+        slot: u16,
+        deadline: Deadline,
+        place: Place,
+    ) -> Result<Value, StoreError> {
+        let waited = deadline.began.elapsed();
         let mut redirected: Option<Route> = None;
         let mut redirects = 0_u32;
         let mut was_read_only = false;
@@ -98,7 +135,7 @@ impl Client {
             };
             let address = route.node.address();
             let request = if route.asking { Request::Asking(run.command()) } else { Request::Command(run.command()) };
-            let failure = match route.node.send(request, deadline).await {
+            let failure = match route.node.send_in(request, deadline, Some(Arc::clone(&place))).await {
                 Ok(value) => return Ok(value),
                 Err(failure) => failure,
             };
@@ -110,6 +147,12 @@ impl Client {
                     redirects < QUICK_REDIRECTS || pause(deadline.send_by).await
                 }
                 Failure::TryAgain => pause(deadline.send_by).await,
+                Failure::NotSent(NotSent::Queued { .. }) => {
+                    return Err(match self.owed_all_along(slot, deadline) {
+                        true => failure.at(address),
+                        false => too_busy(failure.at(address).reason()),
+                    });
+                }
                 Failure::NotReady(_) | Failure::NotSent(_) => {
                     self.topology.refresh();
                     pause(deadline.send_by).await
@@ -118,11 +161,17 @@ impl Client {
                     was_read_only = true;
                     self.topology.refreshed(deadline.send_by).await
                 }
-                Failure::Lost(_) | Failure::TimedOut => {
+                // Most of its time had passed in this process, so the server is not to blame.
+                Failure::TimedOut { queued }
+                    if (waited + *queued) * 2 > deadline.all() && !self.owed_all_along(slot, deadline) =>
+                {
+                    return Err(too_busy(failure.at(address).reason()).or_charged());
+                }
+                Failure::Lost(_) | Failure::TimedOut { .. } => {
                     self.topology.refresh();
                     false
                 }
-                Failure::ReadOnly(_) | Failure::Refused(_) | Failure::Corrupt(_) => false,
+                Failure::Down(_) | Failure::ReadOnly(_) | Failure::Refused(_) | Failure::Corrupt(_) => false,
             };
             if !retry || Instant::now() >= deadline.send_by {
                 return Err(failure.at(address));
@@ -132,6 +181,16 @@ impl Client {
                 redirected = Some(route);
             }
         }
+    }
+
+    /// Calls that were dropped after they were sent, and may have been charged.
+    pub(crate) fn abandoned(&self) -> u64 {
+        self.abandoned.load(Ordering::Relaxed)
+    }
+
+    /// The servers, each with its number of slots. Without a cluster, the one server has all.
+    pub(crate) fn servers(&self) -> Vec<(Arc<Node>, usize)> {
+        self.topology.servers()
     }
 
     pub(crate) fn is_cluster(&self) -> bool {
@@ -148,8 +207,13 @@ impl Client {
         if self.is_cluster() {
             self.topology.refreshed(Instant::now() + self.settings.connect_timeout).await;
         }
-        self.topology.masters().iter().map(|node| node.with_own_connection()).collect()
+        self.topology.servers().iter().map(|(node, _)| node.with_own_connection()).collect()
     }
+}
+
+/// The call waited in this process, and the server is not to blame.
+fn too_busy(reason: &str) -> StoreError {
+    StoreError::overloaded(reason)
 }
 
 /// Waits 1 to 5 ms; false if the deadline comes first.

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 use std::time::Duration;
 
 use redis::Value;
@@ -18,7 +18,7 @@ use super::refresh::Refresh;
 use super::topology::Route;
 use crate::url::Address;
 
-const SLOTS: usize = 16384;
+pub(crate) const SLOTS: usize = 16384;
 const NO_OWNER: u16 = u16::MAX;
 /// The slot map is read at most this often, however many calls find theirs outdated.
 const REFRESH_INTERVAL: Duration = Duration::from_millis(20);
@@ -90,6 +90,16 @@ impl SlotMap {
             owners.fill(index);
         }
     }
+
+    /// Gives each master a key of its own to be probed with.
+    fn set_probe_tags(&self) {
+        for (index, master) in self.masters.iter().enumerate() {
+            let slot = self.owners.iter().position(|owner| usize::from(*owner) == index);
+            if let Some(slot) = slot {
+                master.set_probe_tag(&tag_of(slot));
+            }
+        }
+    }
 }
 
 impl Cluster {
@@ -144,16 +154,37 @@ impl Cluster {
         &self.shared.refresh
     }
 
-    pub(crate) fn masters(&self) -> Vec<Arc<Node>> {
+    /// The masters that have slots, and how many.
+    pub(crate) fn masters(&self) -> Vec<(Arc<Node>, usize)> {
         let map = self.shared.map.read().unwrap_or_else(PoisonError::into_inner);
-        let mut serving = vec![false; map.masters.len()];
+        let mut slots = vec![0_usize; map.masters.len()];
         for owner in &map.owners {
-            if let Some(serving) = serving.get_mut(usize::from(*owner)) {
-                *serving = true;
+            if let Some(slots) = slots.get_mut(usize::from(*owner)) {
+                *slots += 1;
             }
         }
-        map.masters.iter().zip(serving).filter(|(_, serving)| *serving).map(|(node, _)| Arc::clone(node)).collect()
+        map.masters.iter().cloned().zip(slots).filter(|(_, slots)| *slots > 0).collect()
     }
+}
+
+/// A hash tag whose slot is `slot`.
+fn tag_of(slot: usize) -> String {
+    static TAGS: OnceLock<Vec<u32>> = OnceLock::new();
+    let tags = TAGS.get_or_init(|| {
+        let mut tags = vec![u32::MAX; SLOTS];
+        let mut left = SLOTS;
+        for number in 0_u32.. {
+            let tag = &mut tags[usize::from(slot_of(number.to_string().as_bytes()))];
+            if *tag == u32::MAX {
+                (*tag, left) = (number, left - 1);
+            }
+            if left == 0 {
+                break;
+            }
+        }
+        tags
+    });
+    tags[slot].to_string()
 }
 
 impl Shared {
@@ -178,6 +209,7 @@ impl Shared {
             let reply = node.send(Request::Command(&command), Deadline::for_reading(patience)).await;
             match reply.and_then(|reply| self.parse_map(&reply, node.address())) {
                 Ok(map) => {
+                    map.set_probe_tags();
                     *self.map.write().unwrap_or_else(PoisonError::into_inner) = map;
                     // The map holds its masters, and a call the node it uses; the rest can go.
                     self.nodes().retain(|address, node| self.seeds.contains(address) || Arc::strong_count(node) > 1);
@@ -241,7 +273,14 @@ fn array(value: &Value) -> &[Value] {
 
 #[cfg(test)]
 mod tests {
-    use super::slot_of;
+    use super::{SLOTS, slot_of, tag_of};
+
+    #[test]
+    fn every_slot_has_a_tag() {
+        for slot in 0..SLOTS {
+            assert_eq!(usize::from(slot_of(tag_of(slot).as_bytes())), slot);
+        }
+    }
 
     #[test]
     fn slots_are_those_of_the_cluster_specification() {

@@ -9,6 +9,8 @@ const LONGEST: Duration = Duration::from_secs(3600);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Deadline {
+    /// When the call began.
+    pub(crate) began: Instant,
     /// Nothing is sent after this: too late for a reply, it would turn a known failure into an unknown one.
     pub(crate) send_by: Instant,
     pub(crate) answer_by: Instant,
@@ -18,14 +20,16 @@ impl Deadline {
     /// The last fifth of the time is reserved for the answer.
     pub(crate) fn after(patience: Duration) -> Self {
         let patience = patience.min(LONGEST);
-        let answer_by = Instant::now() + patience;
-        Self { send_by: answer_by - patience / 5, answer_by }
+        let began = Instant::now();
+        let answer_by = began + patience;
+        Self { began, send_by: answer_by - patience / 5, answer_by }
     }
 
     /// For commands that change nothing: they may be sent until the end.
     pub(crate) fn for_reading(patience: Duration) -> Self {
-        let answer_by = Instant::now() + patience.min(LONGEST);
-        Self { send_by: answer_by, answer_by }
+        let began = Instant::now();
+        let answer_by = began + patience.min(LONGEST);
+        Self { began, send_by: answer_by, answer_by }
     }
 
     /// For one plain command of an operator.
@@ -38,7 +42,13 @@ impl Deadline {
     }
 
     pub(crate) fn earlier(self, other: Self) -> Self {
-        Self { send_by: self.send_by.min(other.send_by), answer_by: self.answer_by.min(other.answer_by) }
+        let began = self.began.min(other.began);
+        Self { began, send_by: self.send_by.min(other.send_by), answer_by: self.answer_by.min(other.answer_by) }
+    }
+
+    /// All the time that the call has.
+    pub(crate) fn all(self) -> Duration {
+        self.answer_by - self.began
     }
 }
 
@@ -59,6 +69,6 @@ mod tests {
         let start = Instant::now();
         let past = Deadline::until(start.into_std());
         assert_eq!(past.send_by, past.answer_by);
-        assert_eq!(Deadline::after(Duration::MAX).earlier(past), past);
+        assert_eq!(Deadline::after(Duration::MAX).earlier(past).answer_by, past.answer_by);
     }
 }

@@ -29,8 +29,10 @@ pub(crate) enum Failure {
     NotSent(NotSent),
     /// The connection ended after sending.
     Lost(Cause),
-    /// Sent, and no answer in time.
-    TimedOut,
+    /// Sent, and no answer in time. With the time that it waited in this process before.
+    TimedOut { queued: Duration },
+    /// The server is known to be down, and was not asked. With the reason.
+    Down(Box<Failure>),
     /// The script stopped half way, or the reply is not from our scripts. With the reply.
     Corrupt(String),
 }
@@ -84,9 +86,13 @@ pub(crate) enum NotSent {
     NotMaster(String),
     /// The deadline of the call came before the connection was open.
     StillConnecting,
-    /// Several calls in a row were not answered: the server is left alone for a moment.
+    /// The server has owed an answer for too long.
     Unresponsive {
-        calls: u32,
+        longer_than: Duration,
+    },
+    /// It was still waiting in this process when its time was up.
+    Queued {
+        waited: Duration,
     },
     /// An open connection turned out to be closed.
     Closed(Cause),
@@ -182,6 +188,11 @@ impl Failure {
         Self::Refused(Refusal::Settings { reply, remedy })
     }
 
+    /// The same failure of a call that is not sent because of it.
+    pub(crate) fn into_down(self) -> Self {
+        Self::Down(Box::new(self))
+    }
+
     /// The error for users of the store, of a call to the server at `address`.
     pub(crate) fn at(self, address: &impl fmt::Display) -> StoreError {
         let cause = self.cause().cloned();
@@ -194,6 +205,7 @@ impl Failure {
 
     fn cause(&self) -> Option<&Cause> {
         match self {
+            Self::Down(why) => why.cause(),
             Self::Lost(cause)
             | Self::NotSent(NotSent::NotListening(cause) | NotSent::Connect(cause) | NotSent::Closed(cause)) => {
                 Some(cause)
@@ -223,7 +235,11 @@ impl Failure {
             Self::Lost(error) => {
                 StoreError::ambiguous(format!("the connection to {address} was cut after sending the call: {error}"))
             }
-            Self::TimedOut => StoreError::ambiguous(format!("{address} did not answer in time")),
+            Self::TimedOut { .. } => StoreError::ambiguous(format!("{address} did not answer in time")),
+            Self::Down(why) => match why.without_cause(address) {
+                error if error.kind() == StoreErrorKind::Refused => error,
+                error => unavailable(error.reason().to_owned()),
+            },
             Self::Refused(refusal) => {
                 let (reason, remedy) = refusal.reason_and_remedy(address);
                 StoreError::refused(reason, remedy)
@@ -261,7 +277,10 @@ impl NotSent {
                  (redis+sentinel://host:26379/master-name)"
             ),
             Self::StillConnecting => format!("connecting to {at} takes longer than the deadline of the call"),
-            Self::Unresponsive { calls } => format!("{at} left {calls} calls in a row unanswered"),
+            Self::Unresponsive { longer_than } => {
+                format!("{at} has left calls unanswered for longer than {longer_than:?}; probes go on")
+            }
+            Self::Queued { waited } => format!("the call waited for {waited:?} in this process, and was not sent"),
             Self::Closed(error) => format!("the connection to {at} was closed before the call was sent: {error}"),
             Self::NoSlots => format!("{at} is in a cluster in which no node has a slot: assign the slots first"),
         }

@@ -1,29 +1,40 @@
-//! One server, and the connection to it that all calls share: opened when first needed, replaced when it breaks.
+//! One server: the connection to it that all calls share, and whether it is up.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak};
 use std::time::Duration;
 
 use redis::Value;
 use tokio::sync::{Notify, watch};
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, sleep, timeout_at};
 
 use super::backoff::Backoff;
 use super::conn::{ConnectOptions, Connection, Request};
 use super::deadline::Deadline;
 use super::failure::{Failure, NotSent};
+use super::pipe::Place;
 use crate::url::Address;
 
-/// Consecutive timeouts after which a connection is given up: the server hangs, or the network drops packets.
-const MAX_TIMEOUTS: u32 = 3;
 /// The maximum is short, so that a server that came back is found before the callers of the next second give up.
 const BACKOFF: Backoff = Backoff::new(Duration::from_millis(5), Duration::from_millis(250));
+/// Between two probes of a server that is down.
+const PROBE_BACKOFF: Backoff = Backoff::new(Duration::from_millis(2), Duration::from_millis(100));
+/// How long a connection may owe an answer before another one is tried.
+const SILENCE: Duration = Duration::from_millis(250);
 
+/// One server. It is down once it has owed an answer, a connection, or its readiness for longer than the deadline. Then
+/// calls fail at once, until a probe is answered within the deadline.
 pub(crate) struct Node {
     options: ConnectOptions,
     current: RwLock<Option<Arc<Connection>>>,
     opening: Mutex<Opening>,
     /// Notified whenever a connection ends, since there may be a new master.
     lost: Option<Arc<Notify>>,
+    /// Whether `health` has anything to tell: checked first by every call.
+    troubled: AtomicBool,
+    health: Mutex<Health>,
+    /// A key that this server has, for probes: a cluster that is down still answers a plain `PING`.
+    probe_key: RwLock<Option<String>>,
 }
 
 type Opened = Result<Arc<Connection>, Failure>;
@@ -36,10 +47,25 @@ struct Opening {
     paused: Option<(Instant, Failure)>,
 }
 
+#[derive(Default)]
+struct Health {
+    /// Since when it has been failing.
+    since: Option<Instant>,
+    /// Why it is down, if it is.
+    down: Option<Failure>,
+}
+
 impl Node {
     pub(crate) fn new(options: ConnectOptions, lost: Option<Arc<Notify>>) -> Arc<Self> {
-        let opening = Mutex::new(Opening { attempt: None, backoff: BACKOFF, paused: None });
-        Arc::new(Self { options, current: RwLock::new(None), opening, lost })
+        Arc::new(Self {
+            options,
+            current: RwLock::new(None),
+            opening: Mutex::new(Opening { attempt: None, backoff: BACKOFF, paused: None }),
+            lost,
+            troubled: AtomicBool::new(false),
+            health: Mutex::default(),
+            probe_key: RwLock::default(),
+        })
     }
 
     pub(crate) fn address(&self) -> &Address {
@@ -51,11 +77,51 @@ impl Node {
         Self::new(self.options.clone(), None)
     }
 
+    /// Sets the hash tag of a key that this server has.
+    pub(crate) fn set_probe_tag(&self, tag: &str) {
+        let key = format!("{}:{{{tag}}}:probe", self.options.prefix);
+        *self.probe_key.write().unwrap_or_else(PoisonError::into_inner) = Some(key);
+    }
+
     pub(crate) async fn send(self: &Arc<Self>, request: Request<'_>, deadline: Deadline) -> Result<Value, Failure> {
+        self.send_in(request, deadline, None).await
+    }
+
+    /// Sends a request of a call that has a place among those in flight.
+    pub(crate) async fn send_in(
+        self: &Arc<Self>,
+        request: Request<'_>,
+        deadline: Deadline,
+        place: Option<Place>,
+    ) -> Result<Value, Failure> {
+        if let Some(failure) = self.down() {
+            return Err(failure.into_down());
+        }
         let connection = self.connection(deadline.send_by).await?;
-        let reply = connection.send(request, deadline.answer_by).await;
+        let reply = connection.send(request, deadline.answer_by, place).await;
         self.observe(&connection, &reply);
         reply
+    }
+
+    /// Why it is down, if it is.
+    pub(crate) fn down(&self) -> Option<Failure> {
+        if !self.troubled.load(Ordering::Relaxed) {
+            return None;
+        }
+        self.health().down.clone()
+    }
+
+    /// Why calls to it fail at present, if they do: it is down, or refuses the connection.
+    pub(crate) fn failure(&self) -> Option<Failure> {
+        self.down().or_else(|| {
+            let refused = self.opening().paused.as_ref().map(|(_, failure)| failure.clone());
+            refused.filter(|_| !self.is_open())
+        })
+    }
+
+    /// Since when it owes an answer, if it does.
+    pub(crate) fn owes_since(&self) -> Option<Instant> {
+        self.live().and_then(|connection| connection.owes_since())
     }
 
     /// Whether a call could be sent without connecting first.
@@ -91,7 +157,11 @@ impl Node {
                 self.opening().attempt = None;
                 Err(self.not_yet())
             }
-            Err(_) => Err(self.not_yet()),
+            Err(_) => {
+                let failure = self.not_yet();
+                self.fails(&failure);
+                Err(failure)
+            }
         }
     }
 
@@ -101,42 +171,126 @@ impl Node {
         let node = Arc::clone(self);
         tokio::spawn(async move {
             let opened = Connection::open(&node.options, node.lost.clone()).await.map(Arc::new);
-            let mut opening = node.opening();
-            opening.attempt = None;
-            match &opened {
-                Ok(connection) => {
-                    opening.paused = None;
-                    *node.current.write().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(connection));
+            {
+                let mut opening = node.opening();
+                opening.attempt = None;
+                match &opened {
+                    Ok(connection) => {
+                        opening.paused = None;
+                        opening.backoff.reset();
+                        *node.current.write().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(connection));
+                    }
+                    Err(failure) => opening.pause(failure.clone()),
                 }
-                Err(failure) => opening.pause(failure.clone()),
             }
-            drop(opening);
+            if let Err(failure) = &opened {
+                node.fails(failure);
+            }
             done.send_replace(Some(opened));
         });
         attempt
     }
 
-    /// Drops a connection. Returns false if it has already been replaced.
-    fn forget(&self, connection: &Arc<Connection>) -> bool {
+    /// Drops a connection, unless it has already been replaced.
+    fn forget(&self, connection: &Arc<Connection>) {
         let mut current = self.current.write().unwrap_or_else(PoisonError::into_inner);
-        current.take_if(|current| Arc::ptr_eq(current, connection)).is_some()
+        drop(current.take_if(|current| Arc::ptr_eq(current, connection)));
     }
 
-    /// Updates the connection's state from a reply.
-    fn observe(&self, connection: &Arc<Connection>, reply: &Result<Value, Failure>) {
+    /// Updates what is known of the server from a reply.
+    fn observe(self: &Arc<Self>, connection: &Arc<Connection>, reply: &Result<Value, Failure>) {
         match reply {
-            Err(Failure::TimedOut) => {
-                if connection.timeouts() >= MAX_TIMEOUTS && self.forget(connection) {
-                    self.opening().pause(Failure::NotSent(NotSent::Unresponsive { calls: MAX_TIMEOUTS }));
+            Err(Failure::TimedOut { .. } | Failure::NotSent(NotSent::Queued { .. })) => {
+                let owes_too_long = |since: Instant| since.elapsed() >= self.options.deadline;
+                if connection.owes_since().is_some_and(owes_too_long) {
+                    let longer_than = self.options.deadline;
+                    self.goes_down(Failure::NotSent(NotSent::Unresponsive { longer_than }));
                 }
             }
             // The server closed, or is no longer the master: behind a DNS name the next connection may reach another.
-            Err(Failure::Lost(_) | Failure::NotSent(_) | Failure::ReadOnly(_)) => drop(self.forget(connection)),
+            Err(Failure::Lost(_) | Failure::NotSent(_) | Failure::ReadOnly(_)) => self.forget(connection),
+            Err(failure @ Failure::NotReady(_)) => self.fails(failure),
             Ok(_) | Err(_) => {
-                if connection.is_first_answer() {
-                    self.opening().backoff.reset();
+                if self.troubled.load(Ordering::Relaxed) {
+                    self.works();
                 }
             }
+        }
+    }
+
+    /// An answer came. A server that is down needs more than that: see [`recover`].
+    fn works(&self) {
+        let mut health = self.health();
+        if health.down.is_none() {
+            health.since = None;
+            self.troubled.store(false, Ordering::Relaxed);
+        }
+    }
+
+    /// It is not ready, or cannot be connected to. A refused login is not among these: calls get its error at once.
+    fn fails(self: &Arc<Self>, failure: &Failure) {
+        if matches!(failure, Failure::Refused(_)) {
+            return;
+        }
+        let since = *self.health().since.get_or_insert_with(Instant::now);
+        self.troubled.store(true, Ordering::Relaxed);
+        if since.elapsed() >= self.options.deadline {
+            self.goes_down(failure.clone());
+        }
+    }
+
+    fn goes_down(self: &Arc<Self>, failure: Failure) {
+        {
+            let mut health = self.health();
+            if health.down.replace(failure).is_some() {
+                return;
+            }
+            health.since.get_or_insert_with(Instant::now);
+        }
+        self.troubled.store(true, Ordering::Relaxed);
+        self.notify_lost();
+        tokio::spawn(recover(Arc::downgrade(self)));
+    }
+
+    fn comes_up(&self) {
+        *self.health() = Health::default();
+        self.troubled.store(false, Ordering::Relaxed);
+    }
+
+    /// Asks the server for a sign of life, and waits for it for one deadline.
+    pub(crate) async fn probe(self: &Arc<Self>) -> Result<(), Failure> {
+        let by = Instant::now() + self.options.deadline;
+        let connection = self.connection(by).await?;
+        let reply = connection.send(Request::Command(&self.probe_command()), by, None).await;
+        self.observe(&connection, &reply);
+        match reply {
+            Err(Failure::TimedOut { .. }) => {
+                // It may be slow, or answer nothing at all on this connection: see whether it catches up.
+                let until = Instant::now() + SILENCE;
+                while connection.owes_since().is_some() && Instant::now() < until {
+                    sleep(Duration::from_millis(1)).await;
+                }
+                if connection.owes_since().is_some() {
+                    self.forget(&connection);
+                }
+                Err(Failure::NotSent(NotSent::Unresponsive { longer_than: self.options.deadline }))
+            }
+            Err(failure @ (Failure::NotReady(_) | Failure::NotSent(_) | Failure::Lost(_))) => Err(failure),
+            // Any other reply, if only an error, is one.
+            Ok(_) | Err(_) => Ok(()),
+        }
+    }
+
+    fn probe_command(&self) -> redis::Cmd {
+        let key = self.probe_key.read().unwrap_or_else(PoisonError::into_inner).clone();
+        let mut command = redis::cmd("EVAL");
+        command.arg("return 1").arg(u8::from(key.is_some())).arg(key);
+        command
+    }
+
+    fn notify_lost(&self) {
+        if let Some(lost) = &self.lost {
+            lost.notify_one();
         }
     }
 
@@ -147,6 +301,10 @@ impl Node {
 
     fn opening(&self) -> MutexGuard<'_, Opening> {
         self.opening.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn health(&self) -> MutexGuard<'_, Health> {
+        self.health.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn not_yet(&self) -> Failure {
@@ -160,5 +318,23 @@ impl Node {
 impl Opening {
     fn pause(&mut self, failure: Failure) {
         self.paused = Some((Instant::now() + self.backoff.next(), failure));
+    }
+}
+
+/// Probes a server that is down until it answers within the deadline. The answers that it still owes are waited for on the
+/// same connection, so that one that stalled is back as soon as it goes on.
+async fn recover(node: Weak<Node>) {
+    let mut backoff = PROBE_BACKOFF;
+    loop {
+        let Some(node) = node.upgrade() else { return };
+        match node.probe().await {
+            // A refusal is an answer: calls get it, and learn what to change.
+            Ok(()) | Err(Failure::Refused(_)) => return node.comes_up(),
+            Err(failure) => node.health().down = Some(failure),
+        }
+        // In a cluster, another node may have its slots by now.
+        node.notify_lost();
+        drop(node);
+        sleep(backoff.next()).await;
     }
 }

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
-use redis::{Cmd, PushInfo, PushKind, Value};
+use redis::{Cmd, Value};
 use tallygate::StoreError;
 use tokio::sync::{Notify, mpsc};
 use tokio::task::JoinSet;
@@ -16,6 +16,7 @@ use super::deadline::Deadline;
 use super::failure::{Failure, Refusal, none_of};
 use super::node::Node;
 use super::refresh::Refresh;
+use super::topology::PROBE_TAG;
 use crate::url::Address;
 
 /// How often the sentinels are polled: bounds how long a demoted master that still accepts writes is used.
@@ -103,6 +104,7 @@ async fn connect_master(
     refresh: &Refresh,
 ) -> Result<Arc<Node>, StoreError> {
     let node = Node::new(options.with_address(address), Some(refresh.requested()));
+    node.set_probe_tag(PROBE_TAG);
     // A little more than the attempt may take, so that its own error is reported.
     let deadline = Instant::now() + options.timeout + QUERY_TIMEOUT;
     node.connection(deadline).await.map_err(|failure| failure.at(node.address()))?;
@@ -157,16 +159,15 @@ async fn query_one(sentinel: Arc<Node>, name: String, deadline: Deadline) -> Res
 async fn listen(options: ConnectOptions, name: String, requested: Arc<Notify>) {
     let mut backoff = SUBSCRIBE_BACKOFF;
     loop {
-        let (sender, mut messages) = mpsc::unbounded_channel::<PushInfo>();
+        let (sender, mut messages) = mpsc::unbounded_channel();
         if let Ok(_connection) = Connection::subscribe(&options, sender, "+switch-master").await {
             backoff.reset();
             // What was published before is lost.
             requested.notify_one();
+            // Ends with the connection.
             while let Some(message) = messages.recv().await {
-                match message.kind {
-                    PushKind::Disconnection => break,
-                    PushKind::Message if concerns(&message, &name) => requested.notify_one(),
-                    _ => {}
+                if concerns(&message, &name) {
+                    requested.notify_one();
                 }
             }
         }
@@ -174,10 +175,8 @@ async fn listen(options: ConnectOptions, name: String, requested: Arc<Notify>) {
     }
 }
 
-/// `master-name old-host old-port new-host new-port`.
-fn concerns(message: &PushInfo, name: &str) -> bool {
-    message.data.iter().any(|part| match part {
-        Value::BulkString(text) => String::from_utf8_lossy(text).split(' ').next() == Some(name),
-        _ => false,
-    })
+/// `["message", channel, "master-name old-host old-port new-host new-port"]`.
+fn concerns(message: &Value, name: &str) -> bool {
+    let Value::Array(parts) = message else { return false };
+    matches!(parts.last(), Some(Value::BulkString(text)) if String::from_utf8_lossy(text).split(' ').next() == Some(name))
 }

@@ -2,8 +2,6 @@
 
 use std::io;
 use std::pin::Pin;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -17,15 +15,14 @@ use crate::url::Address;
 trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
 
-/// Counts what is written, and lets calls that are ready at the same time share one packet.
+/// Lets calls that are ready at the same time share one packet.
 pub(crate) struct Socket {
     stream: Box<dyn Stream>,
-    written: Arc<AtomicU64>,
     gathered: bool,
 }
 
 impl Socket {
-    pub(crate) async fn open(options: &ConnectOptions, written: Arc<AtomicU64>) -> Result<Self, Failure> {
+    pub(crate) async fn open(options: &ConnectOptions) -> Result<Self, Failure> {
         let failed = |error: io::Error| {
             Failure::NotSent(match error.kind() {
                 io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound => NotSent::NotListening(error.into()),
@@ -47,7 +44,7 @@ impl Socket {
             #[cfg(not(unix))]
             Address::Unix(_) => return Err(failed(io::ErrorKind::Unsupported.into())),
         };
-        Ok(Self { stream, written, gathered: false })
+        Ok(Self { stream, gathered: false })
     }
 
     /// With Nagle's algorithm off every write is a packet, and the first of many concurrent calls would get one to itself.
@@ -81,9 +78,6 @@ impl AsyncWrite for Socket {
         ready!(self.poll_gather(cx));
         let result = ready!(Pin::new(&mut self.stream).poll_write(cx, buf));
         self.gathered = false;
-        // A TLS session may have sent a part before it failed.
-        let bytes = result.as_ref().map_or(1, |bytes| *bytes as u64);
-        self.written.fetch_add(bytes, Ordering::Relaxed);
         Poll::Ready(result)
     }
 

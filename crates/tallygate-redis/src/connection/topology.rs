@@ -1,12 +1,13 @@
 //! Where the servers of a store are: one server, a master that sentinels monitor, or a cluster.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use tokio::time::Instant;
 
 use super::client::Settings;
-use super::cluster::{Cluster, slot_of};
+use super::cluster::{Cluster, SLOTS, slot_of};
 use super::conn::ConnectOptions;
 use super::failure::{Failure, Redirect, Refusal};
 use super::node::Node;
@@ -15,6 +16,9 @@ use super::sentinel::Sentinel;
 use super::tls::Tls;
 use crate::builder::ConnectError;
 use crate::url::{Address, Place, StoreUrl};
+
+/// The hash tag of the key that probes name, where any will do.
+pub(crate) const PROBE_TAG: &str = "probe";
 
 pub(crate) enum Topology {
     Single(Arc<Node>),
@@ -31,19 +35,27 @@ pub(crate) struct Route {
 
 impl Topology {
     /// Connects, so that a wrong URL is an error now and not on the first call.
-    pub(crate) async fn connect(url: &StoreUrl, settings: &Settings) -> Result<Self, ConnectError> {
+    pub(crate) async fn connect(
+        url: &StoreUrl,
+        settings: &Settings,
+        abandoned: &Arc<AtomicU64>,
+    ) -> Result<Self, ConnectError> {
+        let prefix: Arc<str> = settings.prefix.as_str().into();
         let tls = if url.tls { Some(Tls::new(url.ca.as_deref())?) } else { None };
         let options = |address: &Address| ConnectOptions {
             address: address.clone(),
             login: url.login.clone(),
             tls: tls.clone(),
             timeout: settings.connect_timeout,
-            queue: settings.in_flight.clamp(16, 1 << 16),
+            deadline: settings.deadline,
+            prefix: Arc::clone(&prefix),
+            abandoned: Arc::clone(abandoned),
             master_only: !matches!(url.place, Place::Cluster(_)),
         };
         Ok(match &url.place {
             Place::Single(address) => {
                 let node = Node::new(options(address), None);
+                node.set_probe_tag(PROBE_TAG);
                 // A little more than the attempt may take, so that its own error is reported.
                 let deadline = Instant::now() + settings.connect_timeout + Duration::from_millis(100);
                 node.connection(deadline).await.map_err(|failure| failure.at(address))?;
@@ -105,10 +117,11 @@ impl Topology {
         }
     }
 
-    pub(crate) fn masters(&self) -> Vec<Arc<Node>> {
+    /// The servers that calls go to, each with its number of slots. Without a cluster, the one server has all.
+    pub(crate) fn servers(&self) -> Vec<(Arc<Node>, usize)> {
         match self {
-            Self::Single(node) => vec![Arc::clone(node)],
-            Self::Sentinel(sentinel) => vec![sentinel.master()],
+            Self::Single(node) => vec![(Arc::clone(node), SLOTS)],
+            Self::Sentinel(sentinel) => vec![(sentinel.master(), SLOTS)],
             Self::Cluster(cluster) => cluster.masters(),
         }
     }

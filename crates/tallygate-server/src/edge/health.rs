@@ -27,7 +27,7 @@ pub(crate) async fn readyz(State(app): State<Arc<App>>, RawQuery(query): RawQuer
         Some(_) => return Err(Problem::new(ProblemCode::InvalidParameter, "`store` can only be `optional`.").into()),
     };
     Ok(match ready {
-        Ok(()) => ok(&json!({"status": "ready"})),
+        Ok(()) => ok(&json!({"status": "ready", "store_served": app.store().served()})),
         Err(why) => {
             let body = json!({"status": "not ready", "reason": why});
             json_response(StatusCode::SERVICE_UNAVAILABLE, &body)

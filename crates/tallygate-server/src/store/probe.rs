@@ -1,67 +1,51 @@
-//! The task that connects to the store, and then probes it regularly.
+//! The task that connects to the store, probes its servers, and tells of changes.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use tallygate::call::{Call, Verb};
+use tallygate::StoreError;
 use tallygate::store::StoreErrorKind;
-use tallygate::{Check, Key, Limit, Store, StoreError};
 use tallygate_redis::{ConnectError, RedisStore, RedisStoreBuilder};
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep};
 
 use super::Parts;
 use super::backoff::waits;
-use super::breaker::Signal;
 use super::health::HealthLog;
 
-/// Between two probes while the store is up.
+/// Between two probes. They find out about servers that no call is sent to.
 const PROBE_INTERVAL: Duration = Duration::from_millis(500);
-/// Between two probes while it is down.
-const RETRY_INTERVAL: Duration = Duration::from_millis(100);
-/// Failures in a row, of probes and calls together, after which the store is down. One slow answer is not enough.
-const DOWN_AFTER: u32 = 2;
+/// Between two looks at what calls and probes have found out. Looking costs nothing.
+const LOOK_INTERVAL: Duration = Duration::from_millis(50);
+/// How long a server must have been down to be reported. Calls to it fail at once in any case; a shorter stall is over
+/// before anybody could act on it.
+const REPORT_AFTER: Duration = Duration::from_millis(200);
 
 pub(super) async fn run(parts: Arc<Parts>, server: RedisStoreBuilder) {
-    let mut log = HealthLog::new(&parts.condition, &parts.place);
-    let store = parts.connected(connect(&mut log, &server).await.into());
-    let limit: Limit = "1/s fixed_window".parse().expect("a limit as the documentation has it");
-    // A probe only peeks, so it leaves no key behind.
-    let key = Key::new("probe", "probe").expect("short enough for a key");
-    let checks = [Check::new(key, &limit)];
-    let question = Call::new(Verb::Peek, &checks).expect("one check of one unit");
+    let mut log = HealthLog::new(&parts);
+    let store = connect(&mut log, &server).await;
+    parts.connected(store.clone().into());
+    let mut failing_since = None;
+    let mut probed_at = Instant::now();
+    let mut health = store.probe().await;
     loop {
-        let calm = match store.call(&question).await {
-            Ok(_) => {
-                parts.breaker.probe_answered();
-                log.up();
-                true
+        let failing = health.servers.iter().any(|server| server.error.is_some());
+        match failing_since {
+            None if failing => failing_since = Some(Instant::now()),
+            Some(since) if failing && since.elapsed() >= REPORT_AFTER => log.servers(health),
+            Some(_) if failing => {}
+            _ => {
+                failing_since = None;
+                log.servers(health);
             }
-            Err(error) => failed(&parts, &mut log, error),
+        }
+        sleep(LOOK_INTERVAL).await;
+        health = if probed_at.elapsed() >= PROBE_INTERVAL {
+            probed_at = Instant::now();
+            store.probe().await
+        } else {
+            store.health()
         };
-        // Wakes on the next tick, or when the breaker opens.
-        let _ = timeout(if calm { PROBE_INTERVAL } else { RETRY_INTERVAL }, parts.opened.notified()).await;
     }
-}
-
-/// True if the next probe may wait for the longer interval.
-fn failed(parts: &Parts, log: &mut HealthLog<'_>, error: StoreError) -> bool {
-    match Signal::of(&error) {
-        // Too many calls in flight: this says nothing about the store.
-        Signal::Nothing => return parts.condition.borrow().is_ok(),
-        // It answers, so calls get its error at once.
-        Signal::Answered => {
-            parts.breaker.probe_answered();
-            log.down(error);
-        }
-        Signal::Failed => {
-            parts.breaker.probe_failed();
-            if parts.condition.borrow().is_err() || parts.breaker.failures() >= DOWN_AFTER {
-                parts.breaker.open();
-                log.down(error);
-            }
-        }
-    }
-    false
 }
 
 /// Retries until it is connected.

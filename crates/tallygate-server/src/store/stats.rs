@@ -9,7 +9,6 @@ use tallygate::store::StoreErrorKind;
 use tallygate::{Decision, Store, StoreError};
 use tokio::time::Instant;
 
-use super::breaker::Failure;
 use crate::histogram::Histogram;
 
 /// Durations and errors of calls to the store.
@@ -40,6 +39,27 @@ impl StoreStats {
             self.errors[kind].fetch_add(1, Ordering::Relaxed);
         }
         answer
+    }
+}
+
+/// The errors of calls and of counters.
+trait Failure {
+    /// `None` if the store answered, and this is the answer.
+    fn of_store(&self) -> Option<&StoreError>;
+}
+
+impl Failure for StoreError {
+    fn of_store(&self) -> Option<&StoreError> {
+        Some(self)
+    }
+}
+
+impl Failure for CounterError {
+    fn of_store(&self) -> Option<&StoreError> {
+        match self {
+            Self::Store(error) => Some(error),
+            _ => None,
+        }
     }
 }
 
@@ -121,7 +141,7 @@ mod tests {
         let errors = [
             StoreError::unavailable(reason()),
             StoreError::ambiguous(reason()),
-            StoreError::overloaded(1),
+            StoreError::overloaded(reason()),
             StoreError::refused(reason(), reason()),
             StoreError::newer_format(reason()),
             StoreError::corrupt(reason()),

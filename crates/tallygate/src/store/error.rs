@@ -14,6 +14,7 @@ use crate::words::words;
 pub struct StoreError {
     kind: StoreErrorKind,
     reason: String,
+    may_have_charged: bool,
     source: Option<Arc<dyn Error + Send + Sync>>,
 }
 
@@ -26,7 +27,8 @@ words! {
         Unavailable = "unavailable",
         /// The call was sent and got no answer. It may have been charged: asking again could charge twice.
         Ambiguous = "ambiguous",
-        /// Too many calls are in flight; this one was not sent. Nothing was charged.
+        /// The call waited in this process for too long, because too many others are in flight or the process is too
+        /// busy. The store is not to blame. Nothing was charged, unless the call was sent at the last moment.
         Overloaded = "overloaded",
         /// The store refuses such calls until its configuration changes: a wrong password, a missing ACL rule, memory
         /// exhausted. Nothing was charged, unless permissions were revoked while a script of several checks ran.
@@ -42,7 +44,8 @@ words! {
 
 impl StoreError {
     fn new(kind: StoreErrorKind, reason: String) -> Self {
-        Self { kind, reason, source: None }
+        let may_have_charged = matches!(kind, StoreErrorKind::Ambiguous | StoreErrorKind::Corrupt);
+        Self { kind, reason, may_have_charged, source: None }
     }
 
     /// The store is unreachable, or refused before running anything.
@@ -55,9 +58,15 @@ impl StoreError {
         Self::new(StoreErrorKind::Ambiguous, reason.into())
     }
 
-    /// The call was not sent, because `in_flight` calls already are, the most that may be.
-    pub fn overloaded(in_flight: usize) -> Self {
-        Self::new(StoreErrorKind::Overloaded, format!("{in_flight} calls to the store are already in flight"))
+    /// The call waited in this process for too long, and was not sent.
+    pub fn overloaded(reason: impl Into<String>) -> Self {
+        Self::new(StoreErrorKind::Overloaded, reason.into())
+    }
+
+    /// The same error of a call that was sent nevertheless, and may have been charged.
+    #[must_use]
+    pub fn or_charged(self) -> Self {
+        Self { may_have_charged: true, ..self }
     }
 
     /// The store refuses such calls until someone follows the `remedy`.
@@ -100,13 +109,7 @@ impl StoreError {
     /// Whether the call may have been charged: asking again could then charge twice. If false, nothing was charged, with
     /// the one exception that [`StoreErrorKind::Refused`] names.
     pub fn may_have_charged(&self) -> bool {
-        match self.kind {
-            StoreErrorKind::Ambiguous | StoreErrorKind::Corrupt => true,
-            StoreErrorKind::Unavailable
-            | StoreErrorKind::Overloaded
-            | StoreErrorKind::Refused
-            | StoreErrorKind::NewerFormat => false,
-        }
+        self.may_have_charged
     }
 }
 
@@ -118,7 +121,10 @@ impl fmt::Display for StoreError {
             StoreErrorKind::Ambiguous => {
                 write!(f, "the store did not answer ({reason}); the call may have been charged and was not repeated")
             }
-            StoreErrorKind::Overloaded => write!(f, "{reason}; this one was not sent"),
+            StoreErrorKind::Overloaded if self.may_have_charged => {
+                write!(f, "this process is overloaded: {reason}; the call may have been charged and was not repeated")
+            }
+            StoreErrorKind::Overloaded => write!(f, "this process is overloaded: {reason}; the call was not sent"),
             StoreErrorKind::Refused => write!(f, "the store refused: {reason}"),
             StoreErrorKind::NewerFormat => {
                 write!(f, "the store holds a state of a newer version of tallygate: {reason}; upgrade this instance")
@@ -154,7 +160,7 @@ mod tests {
         let errors = [
             (StoreError::unavailable("r"), false),
             (StoreError::ambiguous("r"), true),
-            (StoreError::overloaded(1), false),
+            (StoreError::overloaded("r"), false),
             (StoreError::refused("r", "s"), false),
             (StoreError::newer_format("r"), false),
             (StoreError::corrupt("r"), true),

@@ -116,7 +116,7 @@ fn only_what_was_sent_is_ambiguous() {
     assert_eq!(lost.kind(), StoreErrorKind::Ambiguous);
     let source = lost.source().and_then(|source| source.downcast_ref::<std::io::Error>());
     assert_eq!(source.map(std::io::Error::kind), Some(std::io::ErrorKind::ConnectionReset), "the cause is kept");
-    assert!(Failure::TimedOut.at(&"h:1").kind() == StoreErrorKind::Ambiguous);
+    assert!(Failure::TimedOut { queued: Duration::ZERO }.at(&"h:1").kind() == StoreErrorKind::Ambiguous);
     for failure in [Failure::NotSent(NotSent::Closed(cut())), Failure::NoScript, Failure::TryAgain] {
         assert!(failure.clone().at(&"h:1").kind() == StoreErrorKind::Unavailable, "{failure:?}");
     }

@@ -1,0 +1,163 @@
+//! What counts as an outage: what a server owes, never what this process is too busy for. And whose outage it is.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tallygate::store::StoreErrorKind;
+use tallygate::{Algorithm, Check, CheckError, Decision, Key, Limiter};
+use tallygate_redis::RedisStore;
+use tallygate_testkit::wait::PATIENCE;
+use tallygate_testkit::{Cluster, Flavour, Server};
+use tokio::task::JoinSet;
+use tokio::time::sleep;
+
+use crate::support::{RedisLimiter, every_key_expires, patient, used, within, yearly};
+
+const DEADLINE: Duration = Duration::from_millis(50);
+
+async fn ask(limiter: &RedisLimiter, subject: &str) -> Result<Decision, StoreErrorKind> {
+    let limit = yearly(Algorithm::FixedWindow, 1_000_000);
+    let key = Key::new("health", subject).unwrap();
+    limiter.check(Check::new(key, &limit)).await.map_err(|error| match error {
+        CheckError::Store(error) => error.kind(),
+        other => panic!("{other}"),
+    })
+}
+
+/// A3: the reply had arrived long before the deadline, and this process read it too late. That was called an outage.
+#[tokio::test(flavor = "current_thread")]
+async fn a_process_that_is_too_busy_does_not_blame_its_server() {
+    let server = Server::redis().start();
+    let limiter = within(&server.url(), DEADLINE).await;
+    for round in 0..5 {
+        let mut calls = JoinSet::new();
+        for caller in 0..20 {
+            let limiter = limiter.clone();
+            calls.spawn(async move { ask(&limiter, &format!("busy {caller}")).await });
+        }
+        // Until everything is written. Then the only thread does something else for longer than the deadline.
+        sleep(Duration::from_millis(5)).await;
+        let mut more = JoinSet::new();
+        for caller in 0..20 {
+            let limiter = limiter.clone();
+            more.spawn(async move { ask(&limiter, &format!("busier {caller}")).await });
+        }
+        tokio::task::yield_now().await;
+        std::thread::sleep(3 * DEADLINE);
+        for answer in calls.join_all().await.into_iter().chain(more.join_all().await) {
+            match answer {
+                Ok(_) => {}
+                Err(StoreErrorKind::Overloaded) => {}
+                Err(kind) => panic!("round {round}: the store is healthy, and a call ended as {kind:?}"),
+            }
+        }
+        assert!(limiter.store().health().served() == 1.0, "round {round}: a healthy server is down");
+    }
+    every_key_expires(&server);
+}
+
+/// A2: one breaker and one probe for the whole store took all shards with the one that died, or none.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_dead_shard_costs_exactly_its_own_keys() {
+    for (fault, revive) in [
+        (Server::stop as fn(&Server), Server::cont as fn(&Server)),
+        (Server::kill, |server| {
+            server.restart();
+        }),
+    ] {
+        let cluster = Cluster::start(Flavour::Redis, 3, 0);
+        // Otherwise the others refuse to serve: that is the cluster's decision, not ours.
+        for node in cluster.nodes() {
+            node.command(&["CONFIG", "SET", "cluster-require-full-coverage", "no"]);
+        }
+        let limiter = within(&cluster.url(), DEADLINE).await;
+        let subjects: Vec<String> = (0..60).map(|number| format!("user {number}")).collect();
+        let limit = yearly(Algorithm::FixedWindow, 1_000_000);
+        let node_of = |subject: &String| {
+            let key = Key::new("health", subject).unwrap().encode("tallygate", limit.algorithm().kind());
+            cluster.node_of(cluster.slot_of(key.as_bytes()))
+        };
+        let owners: Vec<usize> = subjects.iter().map(node_of).collect();
+        for dead in 0..3 {
+            fault(&cluster.nodes()[dead]);
+            // Found out by the first calls.
+            let began = Instant::now();
+            while limiter.store().health().served() > 0.9 {
+                for subject in &subjects {
+                    let _ = ask(&limiter, subject).await;
+                }
+                assert!(began.elapsed() < PATIENCE, "nobody noticed");
+            }
+            for round in 0..5 {
+                for (subject, owner) in subjects.iter().zip(&owners) {
+                    let began = Instant::now();
+                    match ask(&limiter, subject).await {
+                        Ok(_) => assert_ne!(*owner, dead, "it is dead"),
+                        Err(kind) if *owner == dead => assert_eq!(kind, StoreErrorKind::Unavailable),
+                        Err(kind) => panic!("round {round}: {subject} is on node {owner}, not on {dead}: {kind:?}"),
+                    }
+                    assert!(*owner != dead || began.elapsed() < DEADLINE, "calls to a dead shard fail at once");
+                }
+            }
+            let health = limiter.store().health();
+            assert_eq!(health.servers.iter().filter(|server| server.error.is_some()).count(), 1, "{health:?}");
+            assert!((0.6..0.7).contains(&health.served()), "{health:?}");
+            assert!(health.any().is_ok());
+            revive(&cluster.nodes()[dead]);
+            cluster.wait_ok();
+            let began = Instant::now();
+            while limiter.store().health().served() < 1.0 {
+                assert!(began.elapsed() < PATIENCE, "{:?}", limiter.store().health());
+                sleep(Duration::from_millis(5)).await;
+            }
+        }
+    }
+}
+
+/// A10: a dropped call gave its place back while its request was still on the way to a server that hung, so more calls
+/// than `in_flight` could be charged for nobody.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn calls_that_are_dropped_keep_their_place_until_the_server_answers() {
+    const IN_FLIGHT: usize = 16;
+    let server = Server::redis().start();
+    let judge = patient(&server.url()).await;
+    let store = RedisStore::builder(&server.url()).deadline(PATIENCE).in_flight(IN_FLIGHT).connect().await.unwrap();
+    let limiter = Limiter::new(store);
+    let limit = Arc::new(yearly(Algorithm::FixedWindow, 1_000_000));
+    ask(&limiter, "first").await.unwrap();
+    server.stop();
+    let mut calls = JoinSet::new();
+    for _ in 0..500 {
+        let (limiter, limit) = (limiter.clone(), Arc::clone(&limit));
+        calls.spawn(async move {
+            let check = Check::new(Key::new("health", "dropped").unwrap(), &limit);
+            let _ = tokio::time::timeout(Duration::from_millis(3), limiter.check(check)).await;
+        });
+    }
+    calls.join_all().await;
+    server.cont();
+    ask(&limiter, "last").await.unwrap();
+    let used = used(&judge, "health", b"dropped", &limit).await;
+    assert!(used <= IN_FLIGHT as u64, "{used} charged for nobody");
+    assert_eq!(limiter.store().abandoned_calls(), used, "each is counted");
+}
+
+/// A stall is over when it is over: no probe has to come round first.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_stalled_is_used_again_as_soon_as_it_goes_on() {
+    let server = Server::redis().start();
+    let limiter = within(&server.url(), DEADLINE).await;
+    for round in 0..10 {
+        ask(&limiter, "stalls").await.unwrap();
+        server.stop();
+        while limiter.store().health().any().is_ok() {
+            assert!(ask(&limiter, "stalls").await.is_err());
+        }
+        server.cont();
+        let began = Instant::now();
+        while ask(&limiter, "stalls").await.is_err() {
+            assert!(began.elapsed() < PATIENCE, "round {round}");
+            sleep(Duration::from_millis(1)).await;
+        }
+    }
+}

@@ -149,9 +149,12 @@ impl Sources {
         page.gauge("tallygate_store_served_ratio", "The share of the keys that the store answers for, from 0 to 1.");
         page.sample(&[], store.served());
         page.gauge("tallygate_store_server_up", "1 if a server of the store answers, else 0, by address.");
-        let health = store.health();
-        let servers = health.iter().flat_map(|health| &health.servers);
-        page.samples(servers.map(|server| ([("server", server.address.as_str())], u64::from(server.error.is_none()))));
+        match store.health() {
+            Some(health) => health.servers.iter().for_each(|server| {
+                page.sample(&[("server", &server.address)], u64::from(server.error.is_none()));
+            }),
+            None => page.sample(&[("server", store.place())], u64::from(store.condition().is_ok())),
+        }
         if !store.audits() {
             return;
         }

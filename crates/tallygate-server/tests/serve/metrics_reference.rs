@@ -116,8 +116,8 @@ fn every_metric_is_on_the_page_with_its_type_and_labels_and_no_other() {
     let any = BTreeSet::from(["any".to_owned()]);
     for family in exported.values_mut() {
         for (label, values) in &mut family.labels {
-            // Names that come from files, and the version.
-            if ["domain", "policy", "version"].contains(&label.as_str()) {
+            // Names that come from files, the version, and addresses.
+            if ["domain", "policy", "server", "version"].contains(&label.as_str()) {
                 values.clone_from(&any);
             }
         }

@@ -1,17 +1,22 @@
--- Any call: reads the clock once, judges every check, and only then writes.
--- KEYS[i]      the state of check i; all in one slot
--- ARGV[1]      check, peek, refund or reset
--- ARGV[2]      1 if the call is already denied, else 0
--- ARGV[3]      13 bytes for each check: the kind of its state (2 letters); e, q or s for enforce, quota or shadow; d if it drains;
+-- Any call, or several that share their states: reads the clock once, decides them one after the other as separate runs would,
+-- and writes every state once, at the end.
+-- KEYS         the states of the checks of all calls, in order; all in one slot
+-- ARGV[1]      how many calls
+-- for each call, in order:
+--   ARGV[+1]   check, peek, refund or reset
+--   ARGV[+2]   1 if the call is already denied, else 0
+--   ARGV[+3]   13 bytes for each check: the kind of its state (2 letters); e, q or s for enforce, quota or shadow; d if it drains;
 --              h if it can never be allowed; when the units of a refund were charged, a double in microseconds, 0 for now
--- ARGV[3 + i]  check i: its cost and the numbers of its limit, as in check.lua
--- reply        whether the call is allowed (1 byte), now (a double), then for each check 1 byte: 0 denied, 1 allowed, 2 unreadable.
---              After 0 or 1 four doubles: remaining, retry_after, reset_after and the units charged or given back.
---              After 2 the length (4 bytes) and the text that the twin returned. If a check that decides the call
---              cannot be read, the reply is that text alone, and nothing was written.
+--   ARGV[+4…]  for each check its cost and the numbers of its limit, as in check.lua
+-- reply        of one call a string, of several an array of them. Whether the call is allowed (1 byte), now (a double), then for each
+--              check 1 byte: 0 denied, 1 allowed, 2 unreadable. After 0 or 1 four doubles: remaining, retry_after, reset_after and the
+--              units charged or given back. After 2 the length (4 bytes) and the text that the twin returned. If a check that
+--              decides the call cannot be read, the reply is that text alone, and nothing was written for this call.
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
 local twins = {}
+-- Packed states as they are now (false for none), and the TTLs of those to write.
+local states, ttls = {}, {}
 --[[twins]]
 
 local sub, byte, pack = string.sub, string.byte, struct.pack
@@ -26,17 +31,18 @@ local function unreadable(text)
   return pack('<BI', 2, #text) .. text
 end
 
--- One call, whose checks are KEYS[from] to KEYS[from + count - 1] and their arguments. In addition to the verbs of a call, a twin
--- takes adopt: it writes only a state that was converted to other numbers.
-local function call(verb, denied, heads, from, count)
+-- One call: its checks are KEYS[first] to KEYS[first + count - 1], and their numbers follow ARGV[at]. In addition to the verbs of a
+-- call, a twin takes adopt: it writes only a state that was converted to other numbers.
+local function call(verb, denied, heads, first, at, count)
   local answers, enforced, quotas, quota, all = {}, not denied, false, false, true
   -- For each check judged on its own: whether it fits, what is left, the waits, and whether its state was converted.
   local judged = {}
   for i = 1, count do
-    local key, packed, head = KEYS[from + i - 1], ARGV[from + i + 2], 13 * i - 12
+    local key, packed, head = KEYS[first + i - 1], ARGV[at + i], 13 * i - 12
     local twin = twins[sub(heads, head, head + 1)]
     if verb == 'reset' then
       answers[i] = pack('<Bdddd', 1, 0, 0, 0, redis.call('UNLINK', key))
+      states[key], ttls[key] = nil, nil
     elseif verb == 'refund' then
       local charged_at = struct.unpack('<d', heads, head + 5)
       if charged_at == 0 then charged_at = now end
@@ -80,7 +86,7 @@ local function call(verb, denied, heads, from, count)
     for i = 1, count do
       if not answers[i] then
         -- What to take from a state: see Settlement::taking in tallygate/src/call.rs.
-        local key, packed, head = KEYS[from + i - 1], ARGV[from + i + 2], 13 * i - 12
+        local key, packed, head = KEYS[first + i - 1], ARGV[at + i], 13 * i - 12
         local twin = twins[sub(heads, head, head + 1)]
         local mode, drains = byte(heads, head + 2, head + 3)
         local fit, remaining, retry_after, reset_after, changed = unpack(judged[i])
@@ -106,4 +112,15 @@ local function call(verb, denied, heads, from, count)
   return pack('<Bd', all and 1 or 0, now) .. table.concat(answers)
 end
 
-return call(ARGV[1], ARGV[2] == '1', ARGV[3], 1, #KEYS)
+local replies, first, at = {}, 1, 1
+for i = 1, tonumber(ARGV[1]) do
+  local heads = ARGV[at + 3]
+  local count = #heads / 13
+  replies[i] = call(ARGV[at + 1], ARGV[at + 2] == '1', heads, first, at + 3, count)
+  first, at = first + count, at + 3 + count
+end
+for key, ttl in pairs(ttls) do
+  redis.call('SET', key, states[key], 'PX', string.format('%.0f', ttl))
+end
+if replies[2] then return replies end
+return replies[1]

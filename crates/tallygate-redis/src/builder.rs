@@ -8,6 +8,7 @@ use tallygate::clock::ManualClock;
 use tallygate::{MemoryStore, StoreError};
 
 use crate::any_store::AnyStore;
+use crate::coalesce::Lanes;
 use crate::connection::{Client, Settings};
 use crate::scripts::Scripts;
 use crate::store::{Engine, RedisStore};
@@ -25,6 +26,7 @@ pub struct RedisStoreBuilder {
     url: Result<StoreUrl, UrlError>,
     prefix: String,
     settings: Settings,
+    coalesces: bool,
     #[cfg(feature = "manual-clock")]
     clock: Option<ManualClock>,
 }
@@ -60,6 +62,7 @@ impl RedisStoreBuilder {
             url: text.parse(),
             prefix: "tallygate".to_owned(),
             settings: Settings::default(),
+            coalesces: true,
             #[cfg(feature = "manual-clock")]
             clock: None,
         }
@@ -80,6 +83,14 @@ impl RedisStoreBuilder {
     /// Sets how many calls may be in flight at once. Defaults to 1024.
     pub fn in_flight(mut self, calls: usize) -> Self {
         self.settings.in_flight = calls;
+        self
+    }
+
+    /// Sets whether concurrent calls about one key share runs of a script. Defaults to true. A call that meets no other runs at
+    /// once either way, and the decisions are those of separate runs. Without it, each call is a run of its own, and a hot
+    /// key costs the server more.
+    pub fn coalesce(mut self, coalesce: bool) -> Self {
+        self.coalesces = coalesce;
         self
     }
 
@@ -126,6 +137,8 @@ impl RedisStoreBuilder {
             client,
             prefix: self.prefix,
             scripts,
+            coalesces: self.coalesces,
+            lanes: Lanes::default(),
             #[cfg(feature = "manual-clock")]
             clock: self.clock,
         };

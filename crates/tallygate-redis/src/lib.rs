@@ -38,6 +38,7 @@ mod any_store;
 mod builder;
 mod store;
 
+mod coalesce;
 mod counters;
 mod health;
 mod split;

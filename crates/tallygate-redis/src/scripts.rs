@@ -53,7 +53,9 @@ impl Scripts {
 
     fn with(slack: u32, finish: impl Fn(&str) -> String) -> Self {
         let script = |text: &str| Script::new(finish(&format!("local SLACK = {slack}\n{text}")));
-        let checks = TWINS.iter().map(|(_, twin)| script(&lua!(check).replace("--[[twin]]", &whole(twin))));
+        let checks = TWINS
+            .iter()
+            .map(|(_, twin)| script(&lua!(check).replace("--[[twin]]", &whole(twin, lua!(load), lua!(save)))));
         let functions: String = TWINS.iter().map(|(kind, twin)| function(kind, twin)).collect();
         Self {
             checks: checks.collect(),
@@ -70,9 +72,9 @@ impl Scripts {
     }
 }
 
-/// A twin with the commands that load and save its state, if the state is packed.
-fn whole(twin: &str) -> String {
-    twin.replace("--[[load]]\n", lua!(load)).replace("--[[save]]\n", lua!(save))
+/// A twin with what loads and saves its state, if the state is packed.
+fn whole(twin: &str, load: &str, save: &str) -> String {
+    twin.replace("--[[load]]\n", load).replace("--[[save]]\n", save)
 }
 
 /// A twin as a function, by the kind of its state.
@@ -80,7 +82,7 @@ fn function(kind: &str, twin: &str) -> String {
     format!(
         "twins.{kind} = function(key, packed, now, verb, charged_at)\n\
          local {OUTPUTS} = false, 0, 0, 0, false, 0\n{}return {OUTPUTS}\nend\n",
-        whole(twin)
+        whole(twin, lua!(load_once), lua!(save_later))
     )
 }
 

@@ -12,6 +12,7 @@ use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout_at};
 
+use crate::coalesce::Questions;
 use crate::connection::Deadline;
 use crate::store::Engine;
 use crate::wire::Asked;
@@ -122,7 +123,8 @@ impl Split {
         for group in self.engine.by_slot(asked, places) {
             let engine = Arc::clone(&self.engine);
             let asked: Vec<Asked> = group.iter().map(|&place| asked[place].clone()).collect();
-            runs.spawn(async move { (group, engine.run(verb, denied, &asked, deadline).await) });
+            let call = Questions { verb, denied, asked };
+            runs.spawn(async move { (group, engine.coalesced(call, deadline).await) });
         }
         runs
     }

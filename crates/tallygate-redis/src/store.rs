@@ -3,12 +3,15 @@
 use std::fmt;
 use std::sync::Arc;
 
+use redis::Value;
 use tallygate::call::{Call, Effect, Verb};
+use tallygate::policy::Mode;
 use tallygate::store::StoreErrorKind;
 use tallygate::{Check, Decision, Key, Store, StoreError};
 use tokio::sync::oneshot;
 
 use crate::builder::{ConnectError, RedisStoreBuilder};
+use crate::coalesce::{Lanes, Questions, Turn};
 use crate::connection::{Client, Deadline, Request};
 use crate::scripts::Scripts;
 use crate::split::Split;
@@ -36,6 +39,9 @@ pub(crate) struct Engine {
     pub(crate) client: Client,
     pub(crate) prefix: String,
     pub(crate) scripts: Scripts,
+    /// Whether concurrent calls about one key share runs.
+    pub(crate) coalesces: bool,
+    pub(crate) lanes: Lanes,
     #[cfg(feature = "manual-clock")]
     pub(crate) clock: Option<tallygate::clock::ManualClock>,
 }
@@ -57,25 +63,40 @@ impl Store for RedisStore {
         let deadline = self.engine.client.default_deadline();
         let deadline = call.deadline().map_or(deadline, |until| Deadline::until(until).earlier(deadline));
         match (call.verb(), call.checks()) {
-            (Verb::Check, [check]) if check.is_plain() && !call.is_denied() => {
-                self.engine.check_one(check, deadline).await
-            }
+            (Verb::Check, [check]) if check.is_plain() && !call.is_denied() => self.check_one(check, deadline).await,
             _ => self.call_any(call, deadline).await,
         }
     }
 }
 
 impl RedisStore {
+    /// The common call: one check, charged if it fits.
+    async fn check_one(&self, check: &Check<'_>, deadline: Deadline) -> Result<Decision, StoreError> {
+        let engine = &self.engine;
+        let key = check.key.encode(&engine.prefix, check.limit.algorithm().kind());
+        let _run = match engine.turn(std::iter::once(key.as_str())) {
+            Turn::Run(guard) => guard,
+            Turn::Wait(lane) => {
+                // Alone, a check decides its call whatever its mode.
+                let asked = vec![Asked { mode: Mode::Enforce, ..Asked::with_key(check, key) }];
+                return engine.wait_in(lane, Questions { verb: Verb::Check, denied: false, asked }, deadline).await;
+            }
+        };
+        engine.check_one(check, key, deadline).await
+    }
+
     async fn call_any(&self, call: &Call<'_>, deadline: Deadline) -> Result<Decision, StoreError> {
         let engine = &self.engine;
         let asked: Vec<Asked> = call.checks().iter().map(|check| Asked::new(check, &engine.prefix)).collect();
-        let (verb, denied) = (call.verb(), call.is_denied());
+        let call = Questions { verb: call.verb(), denied: call.is_denied(), asked };
+        let asked = &call.asked;
         let together = asked.iter().all(|other| engine.client.same_slot(asked[0].key.as_bytes(), other.key.as_bytes()));
-        if together && verb.effect() != Effect::GivesBack {
-            return engine.run(verb, denied, &asked, deadline).await;
+        if together && call.verb.effect() != Effect::GivesBack {
+            return engine.coalesced(call, deadline).await;
         }
         // A call that gives back, or may have to, is finished even if the caller is gone.
         let (sender, answer) = oneshot::channel();
+        let Questions { verb, denied, asked } = call;
         let split = Split { engine: Arc::clone(engine), verb, denied, asked, together, deadline };
         tokio::spawn(split.run(sender));
         let lost = |_| StoreError::ambiguous("the runtime is shutting down".to_owned());
@@ -84,31 +105,69 @@ impl RedisStore {
 }
 
 impl Engine {
-    /// The common call: one check, charged if it fits.
-    async fn check_one(&self, check: &Check<'_>, deadline: Deadline) -> Result<Decision, StoreError> {
+    /// Whether a call runs now, or with others about the same keys.
+    fn turn<'k>(self: &Arc<Self>, keys: impl Iterator<Item = &'k str> + Clone) -> Turn {
+        if self.coalesces { Lanes::enter(self, keys) } else { Turn::Run(None) }
+    }
+
+    /// Any call whose states share a slot, with others about the same keys if there are any.
+    pub(crate) async fn coalesced(
+        self: &Arc<Self>,
+        call: Questions,
+        deadline: Deadline,
+    ) -> Result<Decision, StoreError> {
+        if call.verb.effect() != Effect::Charges {
+            return self.run(&call, deadline).await;
+        }
+        match self.turn(call.asked.iter().map(|asked| asked.key.as_str())) {
+            Turn::Run(_guard) => self.run(&call, deadline).await,
+            Turn::Wait(lane) => self.wait_in(lane, call, deadline).await,
+        }
+    }
+
+    async fn check_one(&self, check: &Check<'_>, key: String, deadline: Deadline) -> Result<Decision, StoreError> {
         let script = self.scripts.check(check.limit.algorithm());
-        let keys = [check.key.encode(&self.prefix, check.limit.algorithm().kind())];
+        let keys = [key];
         let args = self.with_time([wire::pack(check.cost.get(), check.limit)]);
         let reply = self.client.run(script, &keys, &args, deadline).await;
         reply.and_then(|reply| wire::read_check(&reply, check)).map_err(|error| naming(error, &keys))
     }
 
     /// Any call whose states share a slot.
-    pub(crate) async fn run(
-        &self,
-        verb: Verb,
-        denied: bool,
-        asked: &[Asked],
-        deadline: Deadline,
-    ) -> Result<Decision, StoreError> {
-        let mut heads = Vec::with_capacity(13 * asked.len());
-        asked.iter().for_each(|asked| asked.head(&mut heads));
-        let fixed = [verb.name().as_bytes().to_vec(), vec![if denied { b'1' } else { b'0' }], heads];
-        let checks = asked.iter().map(|asked| wire::pack(asked.cost, &asked.limit));
-        let args = self.with_time(fixed.into_iter().chain(checks));
-        let keys: Vec<&str> = asked.iter().map(|asked| asked.key.as_str()).collect();
-        let reply = self.client.run(&self.scripts.call, &keys, &args, deadline).await;
-        reply.and_then(|reply| wire::read_call(&reply, verb, asked)).map_err(|error| naming(error, &keys))
+    pub(crate) async fn run(&self, call: &Questions, deadline: Deadline) -> Result<Decision, StoreError> {
+        let reply = self.run_script(std::slice::from_ref(call), deadline).await;
+        reply.and_then(|reply| wire::read_call(&reply, call)).map_err(|error| naming(error, &keys_of(call)))
+    }
+
+    /// Several calls whose states share a slot, decided one after the other.
+    pub(crate) async fn run_all(&self, calls: &[Questions], deadline: Deadline) -> Vec<Result<Decision, StoreError>> {
+        if let [call] = calls {
+            return vec![self.run(call, deadline).await];
+        }
+        let reply = self.run_script(calls, deadline).await;
+        let replies = match &reply {
+            Ok(Value::Array(replies)) if replies.len() == calls.len() => Ok(replies),
+            Ok(other) => Err(corrupt(&format!("it answered {other:?} to {} calls", calls.len()))),
+            Err(error) => Err(error.clone()),
+        };
+        let decision = |(place, call): (usize, &Questions)| {
+            let replies = replies.as_ref().map_err(Clone::clone)?;
+            wire::read_call(&replies[place], call).map_err(|error| naming(error, &keys_of(call)))
+        };
+        calls.iter().enumerate().map(decision).collect()
+    }
+
+    async fn run_script(&self, calls: &[Questions], deadline: Deadline) -> Result<Value, StoreError> {
+        let mut args = vec![calls.len().to_string().into_bytes()];
+        for call in calls {
+            let mut heads = Vec::with_capacity(13 * call.asked.len());
+            call.asked.iter().for_each(|asked| asked.head(&mut heads));
+            args.extend([call.verb.name().as_bytes().to_vec(), vec![if call.denied { b'1' } else { b'0' }], heads]);
+            args.extend(call.asked.iter().map(|asked| wire::pack(asked.cost, &asked.limit)));
+        }
+        let args = self.with_time(args);
+        let keys: Vec<&str> = calls.iter().flat_map(keys_of).collect();
+        self.client.run(&self.scripts.call, &keys, &args, deadline).await
     }
 
     /// The arguments, and the time of a manual clock: seconds and microseconds, as `TIME` replies.
@@ -170,6 +229,10 @@ impl Engine {
             format!("add the missing rules: ACL SETUSER <user> {}", missing.join(" ")),
         ))
     }
+}
+
+fn keys_of(call: &Questions) -> Vec<&str> {
+    call.asked.iter().map(|asked| asked.key.as_str()).collect()
 }
 
 /// Names the keys to inspect when a script could not read a state.

@@ -7,6 +7,7 @@ use tallygate::decision::Source;
 use tallygate::policy::Mode;
 use tallygate::{Check, Decision, Limit, Status, StoreError};
 
+use crate::coalesce::Questions;
 use crate::connection::Failure;
 
 /// The format of states that the scripts read and write.
@@ -29,10 +30,14 @@ pub(crate) struct Asked {
 
 impl Asked {
     pub(crate) fn new(check: &Check<'_>, prefix: &str) -> Self {
-        let kind = check.limit.algorithm().kind();
+        Self::with_key(check, check.key.encode(prefix, check.limit.algorithm().kind()))
+    }
+
+    /// With the key already encoded.
+    pub(crate) fn with_key(check: &Check<'_>, key: String) -> Self {
         Self {
-            key: check.key.encode(prefix, kind),
-            kind,
+            key,
+            kind: check.limit.algorithm().kind(),
             limit: check.limit.clone(),
             cost: check.cost.get(),
             mode: check.mode(),
@@ -78,7 +83,8 @@ pub(crate) fn read_check(reply: &Value, check: &Check<'_>) -> Result<Decision, S
 }
 
 /// Decodes the reply of `call.lua`.
-pub(crate) fn read_call(reply: &Value, verb: Verb, asked: &[Asked]) -> Result<Decision, StoreError> {
+pub(crate) fn read_call(reply: &Value, call: &Questions) -> Result<Decision, StoreError> {
+    let Questions { verb, asked, .. } = call;
     let mut reader = Reader::new(reply)?;
     let allowed = reader.byte()? == 1;
     let now = Timestamp::from_micros(reader.number()?);
@@ -199,8 +205,8 @@ mod tests {
     fn an_answer_that_is_not_ours_is_refused() {
         let limit: Limit = "5/min".parse().unwrap();
         let check = Check::new(Key::new("p", "s").unwrap(), &limit);
-        let asked = [Asked::new(&check, "t")];
-        let read = |reply: &Value| [read_check(reply, &check), read_call(reply, Verb::Check, &asked)];
+        let call = Questions { verb: Verb::Check, denied: false, asked: vec![Asked::new(&check, "t")] };
+        let read = |reply: &Value| [read_check(reply, &check), read_call(reply, &call)];
         for reply in [
             Value::Nil,
             Value::Int(1),

@@ -114,6 +114,14 @@ impl Client {
         owes_since.is_some_and(|since| since <= deadline.began)
     }
 
+    /// The error of a call that waited for a run on its keys, and was not sent.
+    pub(crate) fn not_sent_in_time(&self, slot: u16, deadline: Deadline) -> StoreError {
+        if self.owed_all_along(slot, deadline) {
+            return StoreError::unavailable("the server has not answered the calls before this one");
+        }
+        too_busy("the call waited for others about the same key")
+    }
+
     /// The retry loop: retries only after a failure that proves that the script changed nothing.
     async fn send(
         &self,
@@ -195,6 +203,10 @@ impl Client {
 
     pub(crate) fn is_cluster(&self) -> bool {
         self.topology.is_cluster()
+    }
+
+    pub(crate) fn slot(&self, key: &str) -> u16 {
+        self.topology.slot(key.as_bytes())
     }
 
     /// Whether one script may use both keys.

@@ -1,0 +1,222 @@
+//! Hot keys: concurrent calls about one key share the runs of a script.
+//!
+//! The first call about a key runs at once. Those that come while it is in flight wait in its lane, and go out together as
+//! the next run, which decides them one after the other. So a key has one run in flight, whatever the number of callers, and
+//! a call that meets no other costs what it did before.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tallygate::call::Verb;
+use tallygate::{Decision, StoreError};
+use tokio::runtime::Handle;
+use tokio::sync::oneshot;
+use tokio::time::timeout_at;
+
+use crate::connection::Deadline;
+use crate::store::Engine;
+use crate::wire::Asked;
+
+/// The most calls in one run: a fraction of a millisecond of the server's time.
+const MAX_CALLS: usize = 128;
+/// The most calls that wait in one lane. Those beyond run by themselves.
+const MAX_WAITING: usize = 4096;
+
+/// One call of a run.
+#[derive(Debug)]
+pub(crate) struct Questions {
+    pub(crate) verb: Verb,
+    pub(crate) denied: bool,
+    pub(crate) asked: Vec<Asked>,
+}
+
+/// The keys that have a run in flight.
+#[derive(Debug, Default)]
+pub(crate) struct Lanes(Mutex<State>);
+
+#[derive(Debug, Default)]
+struct State {
+    /// The lane of a key.
+    by_key: HashMap<String, u64>,
+    lanes: HashMap<u64, Lane>,
+    next: u64,
+}
+
+#[derive(Debug, Default)]
+struct Lane {
+    keys: Vec<String>,
+    waiting: Vec<Waiting>,
+}
+
+/// A call that waits for the run in flight to end.
+#[derive(Debug)]
+struct Waiting {
+    call: Questions,
+    deadline: Deadline,
+    ticket: Arc<Ticket>,
+    answer: oneshot::Sender<Result<Decision, StoreError>>,
+}
+
+/// Whether a call still waits: [`WAITING`], [`TAKEN`] for the next run, or [`LEFT`] because its time is up.
+#[derive(Debug)]
+struct Ticket(AtomicU8);
+
+const WAITING: u8 = 0;
+const TAKEN: u8 = 1;
+const LEFT: u8 = 2;
+
+impl Ticket {
+    fn turn(&self, to: u8) -> bool {
+        self.0.compare_exchange(WAITING, to, Ordering::AcqRel, Ordering::Acquire).is_ok()
+    }
+}
+
+/// What to do with a call.
+pub(crate) enum Turn {
+    /// Run it now. Others wait for the guard to be dropped.
+    Run(Option<LaneGuard>),
+    /// Wait for the run in flight: the lane to wait in.
+    Wait(u64),
+}
+
+/// The run in flight of a lane, by the call that opened it. When it ends, even because its caller is gone, those that wait
+/// are served by a task of their own.
+pub(crate) struct LaneGuard {
+    engine: Arc<Engine>,
+    lane: u64,
+}
+
+impl Drop for LaneGuard {
+    fn drop(&mut self) {
+        if self.engine.lanes.close_if_empty(self.lane) {
+            return;
+        }
+        match Handle::try_current() {
+            Ok(runtime) => drop(runtime.spawn(serve(Arc::clone(&self.engine), self.lane))),
+            // The runtime is gone, and with it those that wait.
+            Err(_) => self.engine.lanes.close(self.lane),
+        }
+    }
+}
+
+impl Lanes {
+    /// Decides whether a call about these keys runs now or waits.
+    pub(crate) fn enter<'k>(engine: &Arc<Engine>, keys: impl Iterator<Item = &'k str> + Clone) -> Turn {
+        let mut state = engine.lanes.state();
+        if let Some(&lane) = keys.clone().find_map(|key| state.by_key.get(key)) {
+            let full = state.lanes.get(&lane).is_none_or(|lane| lane.waiting.len() >= MAX_WAITING);
+            return if full { Turn::Run(None) } else { Turn::Wait(lane) };
+        }
+        let lane = state.next;
+        state.next += 1;
+        let keys: Vec<String> = keys.map(str::to_owned).collect();
+        for key in &keys {
+            state.by_key.insert(key.clone(), lane);
+        }
+        state.lanes.insert(lane, Lane { keys, waiting: Vec::new() });
+        drop(state);
+        Turn::Run(Some(LaneGuard { engine: Arc::clone(engine), lane }))
+    }
+
+    /// Puts a call into a lane. Returns it if the lane has closed in the meantime.
+    fn push(&self, lane: u64, waiting: Waiting) -> Result<(), Waiting> {
+        match self.state().lanes.get_mut(&lane) {
+            Some(lane) => {
+                lane.waiting.push(waiting);
+                Ok(())
+            }
+            None => Err(waiting),
+        }
+    }
+
+    /// The calls of the next run; closes the lane if there are none.
+    fn next_run(&self, lane: u64) -> Vec<Waiting> {
+        let mut state = self.state();
+        let Some(open) = state.lanes.get_mut(&lane) else { return Vec::new() };
+        let mut run = Vec::new();
+        let mut rest = Vec::new();
+        for waiting in open.waiting.drain(..) {
+            if run.len() == MAX_CALLS {
+                rest.push(waiting);
+            } else if !waiting.answer.is_closed() && waiting.ticket.turn(TAKEN) {
+                run.push(waiting);
+            }
+        }
+        open.waiting = rest;
+        if run.is_empty() {
+            state.close(lane);
+        }
+        run
+    }
+
+    fn close_if_empty(&self, lane: u64) -> bool {
+        let mut state = self.state();
+        let empty = state.lanes.get(&lane).is_none_or(|lane| lane.waiting.is_empty());
+        if empty {
+            state.close(lane);
+        }
+        empty
+    }
+
+    fn close(&self, lane: u64) {
+        self.state().close(lane);
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn close(&mut self, lane: u64) {
+        for key in self.lanes.remove(&lane).iter().flat_map(|lane| &lane.keys) {
+            self.by_key.remove(key);
+        }
+    }
+}
+
+/// Runs those that wait until there are none.
+async fn serve(engine: Arc<Engine>, lane: u64) {
+    loop {
+        let run = engine.lanes.next_run(lane);
+        let Some(first) = run.first() else { return };
+        // None of them waits for longer than it wants to.
+        let deadline = run.iter().skip(1).fold(first.deadline, |deadline, other| deadline.earlier(other.deadline));
+        let (calls, answers): (Vec<Questions>, Vec<_>) =
+            run.into_iter().map(|waiting| (waiting.call, waiting.answer)).unzip();
+        for (answer, decision) in answers.into_iter().zip(engine.run_all(&calls, deadline).await) {
+            // A caller that is gone has been charged, as if its own run had been in flight.
+            let _ = answer.send(decision);
+        }
+    }
+}
+
+impl Engine {
+    /// Waits in a lane for the next run.
+    pub(crate) async fn wait_in(
+        self: &Arc<Self>,
+        lane: u64,
+        call: Questions,
+        deadline: Deadline,
+    ) -> Result<Decision, StoreError> {
+        let (sender, mut answer) = oneshot::channel();
+        let slot = call.asked.first().map_or(0, |asked| self.client.slot(&asked.key));
+        let ticket = Arc::new(Ticket(AtomicU8::new(WAITING)));
+        let waiting = Waiting { call, deadline, ticket: Arc::clone(&ticket), answer: sender };
+        if let Err(alone) = self.lanes.push(lane, waiting) {
+            return self.run(&alone.call, deadline).await;
+        }
+        let lost = |_| StoreError::ambiguous("the runtime is shutting down".to_owned());
+        match timeout_at(deadline.send_by, &mut answer).await {
+            Ok(answered) => answered.map_err(lost)?,
+            // Not sent, and never will be.
+            Err(_) if ticket.turn(LEFT) => Err(self.client.not_sent_in_time(slot, deadline)),
+            // Part of a run, which ends by the earliest deadline of its calls.
+            Err(_) => answer.await.map_err(lost)?,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

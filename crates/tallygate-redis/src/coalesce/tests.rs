@@ -1,0 +1,170 @@
+use std::time::Duration;
+
+use tallygate::call::Call;
+use tallygate::clock::{ManualClock, Timestamp};
+use tallygate::policy::{Excess, Mode};
+use tallygate::{Algorithm, Check, Cost, Key, Limit, MemoryStore, Store};
+use tallygate_testkit::Server;
+use tallygate_testkit::random::Random;
+
+use super::*;
+use crate::RedisStore;
+
+const STEPS: usize = 3000;
+
+fn limits() -> Vec<Limit> {
+    let limit = |&algorithm: &Algorithm| Limit::builder(7, Duration::from_secs(60)).algorithm(algorithm).build();
+    Algorithm::ALL.iter().map(|algorithm| limit(algorithm).unwrap()).collect()
+}
+
+/// One to three checks of few keys, so that calls of one run meet; with every mode and excess.
+fn checks<'a>(random: &mut Random, limits: &'a [Limit], subjects: &'a [String]) -> Vec<Check<'a>> {
+    let mut checks: Vec<Check<'a>> = Vec::new();
+    for _ in 0..=random.between(0, 2) {
+        let place = usize::try_from(random.between(0, limits.len() as u64 - 1)).unwrap();
+        let limit = &limits[place];
+        let subject = &subjects[usize::try_from(random.between(0, 1)).unwrap()];
+        let key = Key::new(limit.algorithm().name(), subject).unwrap();
+        if checks.iter().any(|check| check.key == key) {
+            continue;
+        }
+        let mode = [Mode::Enforce, Mode::Enforce, Mode::Quota, Mode::Shadow];
+        // Alone, a check decides its call whatever its mode.
+        let mode = if checks.is_empty() { Mode::Enforce } else { mode[usize::try_from(random.between(0, 3)).unwrap()] };
+        let excess = if random.between(0, 9) == 0 { Excess::Drain } else { Excess::Refuse };
+        let cost = Cost::new(random.between(1, 3)).unwrap();
+        checks.push(Check::new(key, limit).cost(cost).with_mode(mode).with_excess(excess));
+    }
+    checks
+}
+
+/// One run of several calls decides what separate runs at the same instant decide, and leaves the same states.
+#[tokio::test]
+async fn a_run_of_several_calls_decides_as_separate_runs() {
+    let server = Server::redis().start();
+    let clocks = [(); 2].map(|()| ManualClock::new(Timestamp::from_micros(1_700_000_000_000_000)));
+    let memory = MemoryStore::builder().clock(clocks[0].clone()).without_sweep().build();
+    let redis = RedisStore::builder(&server.url()).deadline(Duration::from_secs(10)).manual_clock(clocks[1].clone());
+    let redis = redis.connect().await.unwrap();
+    let (limits, subjects) = (limits(), ["a", "b"].map(str::to_owned));
+    let mut random = Random::new(0x00c0_a1e5_ce00);
+    let (mut calls_compared, mut denied) = (0, 0);
+    for step in 0..STEPS {
+        let batch: Vec<Vec<Check<'_>>> =
+            (0..random.between(1, 6)).map(|_| checks(&mut random, &limits, &subjects)).collect();
+        let questions: Vec<Questions> = batch
+            .iter()
+            .map(|checks| {
+                let asked = checks.iter().map(|check| Asked::new(check, &redis.engine.prefix)).collect();
+                Questions { verb: Verb::Check, denied: false, asked }
+            })
+            .collect();
+        let together = redis.engine.run_all(&questions, redis.engine.client.default_deadline()).await;
+        for (checks, answer) in batch.iter().zip(together) {
+            let alone = memory.call(&Call::new(Verb::Check, checks).unwrap()).await.unwrap();
+            let answer = answer.unwrap();
+            assert_eq!(answer.allowed(), alone.allowed(), "step {step}: {checks:?}");
+            assert_eq!(answer.statuses(), alone.statuses(), "step {step}: {checks:?}");
+            calls_compared += 1;
+            denied += usize::from(!alone.allowed());
+        }
+        // What is stored is the same: every key answers alike.
+        for limit in &limits {
+            for subject in &subjects {
+                let check = [Check::new(Key::new(limit.algorithm().name(), subject).unwrap(), limit)];
+                let call = Call::new(Verb::Peek, &check).unwrap();
+                assert_eq!(redis.call(&call).await.unwrap(), memory.call(&call).await.unwrap(), "step {step}");
+            }
+        }
+        let passes = random.between(0, 4) * random.between(0, 5_000_000);
+        clocks.iter().for_each(|clock| clock.advance(Duration::from_micros(passes)));
+    }
+    assert!(denied > calls_compared / 10 && denied < calls_compared, "{denied} of {calls_compared} denied");
+}
+
+/// A call with a state that cannot be read harms no other call of its run.
+#[tokio::test]
+async fn one_bad_call_harms_no_other() {
+    let server = Server::redis().start();
+    let redis = RedisStore::builder(&server.url()).deadline(Duration::from_secs(10)).connect().await.unwrap();
+    let limits = limits();
+    let question = |subject: &str| {
+        let check = Check::new(Key::new("p", subject).unwrap(), &limits[0]);
+        Questions { verb: Verb::Check, denied: false, asked: vec![Asked::new(&check, "tallygate")] }
+    };
+    let calls = [question("good"), question("bad"), question("good")];
+    server.command(&["SET", &calls[1].asked[0].key, "not ours"]);
+    let answers = redis.engine.run_all(&calls, redis.engine.client.default_deadline()).await;
+    let left: Vec<Option<u64>> =
+        answers.iter().map(|answer| answer.as_ref().ok().map(|decision| decision.binding().remaining())).collect();
+    let full = limits[0].capacity();
+    assert_eq!(left, [Some(full - 1), None, Some(full - 2)]);
+}
+
+/// Callers that leave, the one whose run is in flight among them, leave nobody waiting.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn callers_that_leave_do_not_hold_up_the_others() {
+    let server = Server::redis().start();
+    let store = RedisStore::builder(&server.url()).deadline(Duration::from_secs(20)).connect().await.unwrap();
+    let limit: Limit = "1000000/h fixed_window".parse().unwrap();
+    let mut random = Random::new(7);
+    let mut calls = tokio::task::JoinSet::new();
+    for _ in 0..2000 {
+        let (store, limit) = (store.clone(), limit.clone());
+        let leaves_after = (random.between(0, 1) == 0).then(|| Duration::from_micros(random.between(0, 2000)));
+        calls.spawn(async move {
+            let checks = [Check::new(Key::new("p", "hot").unwrap(), &limit)];
+            let call = Call::new(Verb::Check, &checks).unwrap();
+            match leaves_after {
+                Some(patience) => drop(tokio::time::timeout(patience, store.call(&call)).await),
+                None => assert!(store.call(&call).await.unwrap().allowed()),
+            }
+        });
+    }
+    calls.join_all().await;
+    // The last run of those that left may still be in flight.
+    let checks = [Check::new(Key::new("p", "hot").unwrap(), &limit)];
+    store.call(&Call::new(Verb::Check, &checks).unwrap()).await.unwrap();
+    while !store.engine.lanes.state().lanes.is_empty() {
+        tokio::task::yield_now().await;
+    }
+    assert!(store.engine.lanes.state().by_key.is_empty());
+}
+
+/// With many callers on one key the server runs far fewer scripts than there are calls, and admits exactly the limit.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_hot_key_costs_few_runs_and_admits_exactly_the_limit() {
+    const CALLERS: u64 = 128;
+    const EACH: u64 = 40;
+    let server = Server::redis().start();
+    let store = RedisStore::builder(&server.url()).deadline(Duration::from_secs(20)).connect().await.unwrap();
+    for limit in limits_of(1000) {
+        server.command(&["CONFIG", "RESETSTAT"]);
+        let mut callers = tokio::task::JoinSet::new();
+        for _ in 0..CALLERS {
+            let (store, limit) = (store.clone(), limit.clone());
+            callers.spawn(async move {
+                let mut allowed = 0;
+                for _ in 0..EACH {
+                    let checks = [Check::new(Key::new(limit.algorithm().name(), "hot").unwrap(), &limit)];
+                    let decision = store.call(&Call::new(Verb::Check, &checks).unwrap()).await.unwrap();
+                    allowed += u64::from(decision.allowed());
+                }
+                allowed
+            });
+        }
+        let allowed: u64 = callers.join_all().await.into_iter().sum();
+        assert_eq!(allowed, 1000, "{limit}");
+        let stats = server.command(&["INFO", "commandstats"]).text();
+        let line = stats.lines().find_map(|line| line.strip_prefix("cmdstat_evalsha:calls=")).unwrap();
+        let calls: u64 = line.split(',').next().unwrap().parse().unwrap();
+        assert!(calls < CALLERS * EACH / 3, "{limit}: {calls} runs for {} calls", CALLERS * EACH);
+    }
+}
+
+/// A window so long that nothing is regained during a test.
+fn limits_of(amount: u64) -> Vec<Limit> {
+    let year = Duration::from_secs(365 * 86_400);
+    let limit = |&algorithm: &Algorithm| Limit::builder(amount, year).algorithm(algorithm).build();
+    Algorithm::ALL.iter().map(|algorithm| limit(algorithm).unwrap()).collect()
+}

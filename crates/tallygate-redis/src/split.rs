@@ -22,6 +22,8 @@ pub(crate) struct Split {
     pub(crate) engine: Arc<Engine>,
     pub(crate) verb: Verb,
     pub(crate) denied: bool,
+    /// Whether what could be decided is an answer.
+    pub(crate) partial: bool,
     pub(crate) asked: Vec<Asked>,
     /// Whether all states share a slot: then the call only has to be finished.
     pub(crate) together: bool,
@@ -46,33 +48,27 @@ impl Split {
         let mut parts = vec![None; self.asked.len()];
         if self.verb.effect() != Effect::Charges {
             let mut runs = self.start(self.verb, self.denied, |_| true);
-            let in_time = self.collect_in_time(&mut runs, &mut parts).await;
-            let _ = answer.send(if in_time { self.decision(&parts) } else { Err(too_late()) });
+            self.collect_in_time(&mut runs, &mut parts).await;
+            let _ = answer.send(self.decision(&parts));
             return collect(&mut runs, &mut parts).await;
         }
         let mut runs = self.start(self.verb, self.denied, |mode| mode == Mode::Enforce);
         // A quota that fits is charged, whatever the others in its slot answer.
         let quota_verb = if self.denied { Verb::Peek } else { self.verb };
         let mut quotas = self.start(quota_verb, false, |mode| mode == Mode::Quota);
-        let in_time =
-            self.collect_in_time(&mut runs, &mut parts).await && self.collect_in_time(&mut quotas, &mut parts).await;
-        let failed =
-            |parts: &[Option<Part>]| parts.iter().flatten().find_map(|part| part.answer.as_ref().err()).cloned();
-        let error = if in_time { failed(&parts) } else { Some(too_late()) };
-        if let Some(error) = error {
+        self.collect_in_time(&mut runs, &mut parts).await;
+        self.collect_in_time(&mut quotas, &mut parts).await;
+        if let Some(error) = self.fatal(&parts) {
             let _ = answer.send(Err(error));
             collect(&mut runs, &mut parts).await;
             collect(&mut quotas, &mut parts).await;
             return finish(self.give_back(&charged(&parts))).await;
         }
-        let fits = |place: usize| matches!(&parts[place], Some(Part { answer: Ok(status), .. }) if status.allowed());
-        let judged = self.asked.iter().enumerate().map(|(place, asked)| (asked.mode, fits(place)));
-        let settlement = Settlement::of(self.denied, judged);
+        let decided: Vec<bool> =
+            (0..parts.len()).map(|at| self.is_shadow(at) || status(&parts, at).is_some()).collect();
+        let settlement = self.settle(&parts);
         let mut too_much = charged(&parts);
-        too_much.retain(|&(place, ..)| {
-            let asked = &self.asked[place];
-            settlement.taking(asked.mode, asked.drains, fits(place)) == Taking::Nothing
-        });
+        too_much.retain(|&(place, ..)| self.is_too_much(settlement, &parts, place));
         let mut undo = self.give_back(&too_much);
         let shadow_verb = if settlement.allowed() { self.verb } else { Verb::Peek };
         let mut shadows = self.start(shadow_verb, false, |mode| mode == Mode::Shadow);
@@ -85,9 +81,49 @@ impl Split {
             }
         }
         let decision = self.decision(&parts).map(|decision| decision.with_allowed(settlement.allowed()));
-        let _ = answer.send(decision);
+        let delivered = answer.send(decision).is_ok();
         finish(shadows).await;
         finish(undo).await;
+        let late = |place: usize| !decided[place];
+        collect(&mut runs, &mut parts).await;
+        collect(&mut quotas, &mut parts).await;
+        let in_vain = |place: usize| match (delivered, late(place)) {
+            // A caller that is gone cannot say what its policies answer for what could not be decided.
+            (false, _) => decided.contains(&false) && !too_much.iter().any(|(other, ..)| *other == place),
+            (true, true) => !settlement.allowed(),
+            (true, false) => false,
+        };
+        let mut charged = charged(&parts);
+        charged.retain(|&(place, ..)| in_vain(place));
+        finish(self.give_back(&charged)).await;
+    }
+
+    fn is_shadow(&self, place: usize) -> bool {
+        self.asked[place].mode == Mode::Shadow
+    }
+
+    /// Why what is known is no answer, if it is not.
+    fn fatal(&self, parts: &[Option<Part>]) -> Option<StoreError> {
+        let decides = |place: usize| !self.is_shadow(place);
+        let mut undecided = (0..parts.len()).filter(|&place| decides(place) && status(parts, place).is_none());
+        let first = undecided.next()?;
+        let nothing = !(0..parts.len()).any(|place| decides(place) && status(parts, place).is_some());
+        (nothing || !self.partial).then(|| failure(parts, first))
+    }
+
+    /// What was decided, and what counts as fitting because nobody can say.
+    fn settle(&self, parts: &[Option<Part>]) -> Settlement {
+        let fits = |(place, asked): (usize, &Asked)| match status(parts, place) {
+            Some(status) => (asked.mode, status.allowed()),
+            None => (asked.mode, !asked.fails_closed),
+        };
+        Settlement::of(self.denied, self.asked.iter().enumerate().map(fits))
+    }
+
+    /// Whether what a check was charged must be given back.
+    fn is_too_much(&self, settlement: Settlement, parts: &[Option<Part>], place: usize) -> bool {
+        let (asked, fits) = (&self.asked[place], status(parts, place).is_some_and(Status::allowed));
+        settlement.taking(asked.mode, asked.drains, fits) == Taking::Nothing
     }
 
     /// Nothing is sent after the caller's deadline, but what was sent is awaited for twice the store's deadline.
@@ -97,9 +133,8 @@ impl Split {
         Deadline { answer_by, ..self.deadline }
     }
 
-    /// Returns false if the deadline came first.
-    async fn collect_in_time(&self, runs: &mut Runs, parts: &mut [Option<Part>]) -> bool {
-        timeout_at(self.deadline.answer_by, collect(runs, parts)).await.is_ok()
+    async fn collect_in_time(&self, runs: &mut Runs, parts: &mut [Option<Part>]) {
+        let _ = timeout_at(self.deadline.answer_by, collect(runs, parts)).await;
     }
 
     /// Asks about the checks of some modes: one run for each slot, all slots at once.
@@ -136,34 +171,39 @@ impl Split {
         // Each slot has the clock of its own server. The earliest is used, from which no refund can profit.
         let mut decided_at: Option<Timestamp> = None;
         for (place, asked) in self.asked.iter().enumerate() {
-            let lost = || StoreError::ambiguous("the task of one slot ended without an answer".to_owned());
-            let part = parts[place].as_ref();
-            match part.map_or_else(|| Err(lost()), |part| part.answer.clone()) {
-                Ok(status) => {
-                    statuses.push(status);
-                    let at = part.map(|part| part.decided_at);
+            match status(parts, place) {
+                Some(known) => {
+                    statuses.push(*known);
+                    let at = parts[place].as_ref().map(|part| part.decided_at);
                     decided_at = decided_at.map_or(at, |earliest| at.map(|at| at.min(earliest)));
                 }
-                Err(error) => {
+                None => {
                     statuses.push(Status::untouched(&asked.limit));
-                    failures.push((place, error));
+                    failures.push((place, failure(parts, place)));
                 }
             }
         }
-        let decides = |place: usize| self.verb.effect() == Effect::Reads && self.asked[place].mode != Mode::Shadow;
-        if failures.len() == self.asked.len() || failures.iter().any(|(place, _)| decides(*place)) {
+        let decides = |place: usize| self.verb.effect() == Effect::Reads && !self.is_shadow(place);
+        let fatal = |place: usize| decides(place) && !self.partial;
+        if failures.len() == self.asked.len() || failures.iter().any(|(place, _)| fatal(*place)) {
             return Err(failures.swap_remove(0).1);
         }
-        let judged = self.asked.iter().zip(&statuses).map(|(asked, status)| (asked.mode, status.allowed()));
-        let allowed = Settlement::of(self.denied, judged).allowed();
+        let allowed = self.settle(parts).allowed();
         let decided_at = decided_at.unwrap_or(Timestamp::from_micros(0));
         let decision = Decision::new(allowed, statuses, Source::Store, decided_at).with_failures(failures);
         Ok(if self.together { decision } else { decision.into_split() })
     }
 }
 
-fn too_late() -> StoreError {
-    StoreError::ambiguous("the deadline passed before every slot had answered".to_owned())
+/// The status of a check, if it was decided.
+fn status(parts: &[Option<Part>], place: usize) -> Option<&Status> {
+    parts[place].as_ref().and_then(|part| part.answer.as_ref().ok())
+}
+
+/// Why a check was not decided.
+fn failure(parts: &[Option<Part>], place: usize) -> StoreError {
+    let known = parts[place].as_ref().and_then(|part| part.answer.as_ref().err()).cloned();
+    known.unwrap_or_else(|| StoreError::ambiguous("the deadline passed before the slot had answered"))
 }
 
 /// Awaits runs whose answers are not needed.

@@ -88,6 +88,7 @@ impl RedisStore {
     async fn call_any(&self, call: &Call<'_>, deadline: Deadline) -> Result<Decision, StoreError> {
         let engine = &self.engine;
         let asked: Vec<Asked> = call.checks().iter().map(|check| Asked::new(check, &engine.prefix)).collect();
+        let partial = call.takes_partial_answers();
         let call = Questions { verb: call.verb(), denied: call.is_denied(), asked };
         let asked = &call.asked;
         let together = asked.iter().all(|other| engine.client.same_slot(asked[0].key.as_bytes(), other.key.as_bytes()));
@@ -97,7 +98,7 @@ impl RedisStore {
         // A call that gives back, or may have to, is finished even if the caller is gone.
         let (sender, answer) = oneshot::channel();
         let Questions { verb, denied, asked } = call;
-        let split = Split { engine: Arc::clone(engine), verb, denied, asked, together, deadline };
+        let split = Split { engine: Arc::clone(engine), verb, denied, partial, asked, together, deadline };
         tokio::spawn(split.run(sender));
         let lost = |_| StoreError::ambiguous("the runtime is shutting down".to_owned());
         answer.await.map_err(lost)?

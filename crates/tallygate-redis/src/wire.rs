@@ -25,6 +25,7 @@ pub(crate) struct Asked {
     pub(crate) mode: Mode,
     pub(crate) drains: bool,
     pub(crate) hopeless: bool,
+    pub(crate) fails_closed: bool,
     pub(crate) charged_at: Option<Timestamp>,
 }
 
@@ -43,6 +44,7 @@ impl Asked {
             mode: check.mode(),
             drains: check.drains(),
             hopeless: check.is_hopeless(),
+            fails_closed: check.fails_closed(),
             charged_at: check.charged_at(),
         }
     }

@@ -21,6 +21,7 @@ pub struct Call<'c> {
     /// One bit for each check of the question whose limit is zero. These are answered without the store.
     zero: u32,
     denied: bool,
+    partial: bool,
     deadline: Option<Instant>,
 }
 
@@ -124,7 +125,7 @@ impl<'c> Call<'c> {
 
     #[inline(always)]
     fn plain(verb: Verb, checks: &'c [Check<'c>]) -> Self {
-        Self { verb, checks: Cow::Borrowed(checks), zero: 0, denied: false, deadline: None }
+        Self { verb, checks: Cow::Borrowed(checks), zero: 0, denied: false, partial: false, deadline: None }
     }
 
     #[inline(never)]
@@ -172,6 +173,12 @@ impl<'c> Call<'c> {
         Self { denied: self.denied || denied, ..self }
     }
 
+    /// The same call, of a caller that knows what to do about checks that cannot be decided, even if they enforce.
+    #[must_use]
+    pub(crate) fn partial(self) -> Self {
+        Self { partial: true, ..self }
+    }
+
     /// The same call with a deadline. A call that is not answered by then is abandoned, and may have been charged.
     #[must_use]
     pub fn by(self, deadline: Option<Instant>) -> Self {
@@ -201,6 +208,13 @@ impl<'c> Call<'c> {
     /// The number of checks in the question, including limits of zero.
     pub(crate) fn count(&self) -> usize {
         self.checks.len() + self.zero.count_ones() as usize
+    }
+
+    /// Whether a store that can decide only some of the checks, because it is spread over several servers, may answer those,
+    /// with [failures](Decision::with_failures) for the others. The others count as fitting, unless they
+    /// [fail closed](Check::fails_closed). Without this, such a call is an error.
+    pub fn takes_partial_answers(&self) -> bool {
+        self.partial
     }
 
     /// Whether the call is known to be denied, whatever the store answers.

@@ -21,6 +21,7 @@ pub struct Check<'a> {
     /// When the units of a refund were charged.
     charged_at: Option<Timestamp>,
     mode: Mode,
+    fails_closed: bool,
     /// Flags of uncommon checks, in one byte, so that the common check is recognised by one comparison.
     unusual: u8,
 }
@@ -35,7 +36,7 @@ impl<'a> Check<'a> {
     #[inline]
     pub fn new(key: Key<'a>, limit: &'a Limit) -> Self {
         let (charged_at, mode) = (None, Mode::Enforce);
-        Self { key, limit, cost: Cost::ONE, charged_at, mode, unusual: 0 }
+        Self { key, limit, cost: Cost::ONE, charged_at, mode, fails_closed: false, unusual: 0 }
     }
 
     /// Sets the cost.
@@ -60,6 +61,20 @@ impl<'a> Check<'a> {
             Excess::Drain => Self { unusual: self.unusual | DRAINS, ..self },
             Excess::Refuse => Self { unusual: self.unusual & !DRAINS, ..self },
         }
+    }
+
+    /// Sets whether the call is denied if this check cannot be decided. Matters to calls that
+    /// [take partial answers](crate::call::Call::takes_partial_answers).
+    #[inline]
+    #[must_use]
+    pub fn with_fails_closed(self, fails_closed: bool) -> Self {
+        Self { fails_closed, ..self }
+    }
+
+    /// Whether the call is denied if this check cannot be decided.
+    #[inline]
+    pub fn fails_closed(&self) -> bool {
+        self.fails_closed
     }
 
     /// Sets when the units of a refund were charged. Defaults to now.

@@ -235,6 +235,11 @@ impl Decision {
         self
     }
 
+    /// Whether the store could not answer for some of the checks.
+    pub(crate) fn is_partial(&self) -> bool {
+        matches!(&self.answers, Answers::Many(many) if !many.1.is_empty())
+    }
+
     /// The same statuses with another outcome.
     #[must_use]
     pub fn with_allowed(self, allowed: bool) -> Self {

@@ -3,8 +3,11 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use tallygate::call::Verb;
+use tallygate::decision::Source;
+use tallygate::policy::{Action, Evaluation, Match, OnError, Policy, Stores, Subject};
 use tallygate::store::StoreErrorKind;
-use tallygate::{Algorithm, Check, CheckError, Decision, Key, Limiter};
+use tallygate::{Algorithm, Check, CheckError, Cost, Decision, Key, Limit, Limiter};
 use tallygate_redis::RedisStore;
 use tallygate_testkit::wait::PATIENCE;
 use tallygate_testkit::{Cluster, Flavour, Server};
@@ -110,6 +113,60 @@ async fn one_dead_shard_costs_exactly_its_own_keys() {
                 assert!(began.elapsed() < PATIENCE, "{:?}", limiter.store().health());
                 sleep(Duration::from_millis(5)).await;
             }
+        }
+    }
+}
+
+/// A2, A5: a call over several shards failed as a whole if one was dead, so the limits on the others were not enforced either.
+/// What was decided counts; `on_error` answers for the rest only; and if it denies, nothing stays charged.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_call_over_a_dead_shard_still_obeys_the_others() {
+    let cluster = Cluster::start(Flavour::Redis, 3, 0);
+    for node in cluster.nodes() {
+        node.command(&["CONFIG", "SET", "cluster-require-full-coverage", "no"]);
+    }
+    let store = RedisStore::builder(&cluster.url()).deadline(DEADLINE).connect().await.unwrap();
+    let node_of = |policy: &str, subject: &str| {
+        let key = Key::new(policy, subject).unwrap().encode("tallygate", "fw");
+        cluster.node_of(cluster.slot_of(key.as_bytes()))
+    };
+    let dead = node_of("api/tenant", "tenant=acme");
+    let mut users =
+        (0..).map(|number| number.to_string()).filter(|user| node_of("api/user", &format!("user={user}")) != dead);
+    let limit = yearly(Algorithm::FixedWindow, 5);
+    for (on_error, admitted) in [(OnError::Allow, 5), (OnError::Deny, 0), (OnError::Local, 3)] {
+        let policy = |name: &str, limit: &Limit| {
+            Arc::new(Policy::new(name, "api", limit.clone()).unwrap().with_on_error(on_error))
+        };
+        let (per_user, per_tenant) = (policy("user", &limit), policy("tenant", &yearly(Algorithm::FixedWindow, 3)));
+        let stores = Stores::new(store.clone());
+        let user = users.next().unwrap();
+        cluster.nodes()[dead].stop();
+        let mut allowed = 0;
+        for _ in 0..20 {
+            let matches = [
+                Match::new(Arc::clone(&per_user), 0, Subject::new([("user", user.as_str())])),
+                Match::new(Arc::clone(&per_tenant), 0, Subject::new([("tenant", "acme")])),
+            ];
+            let evaluation = Evaluation::new(matches, Action::new(Verb::Check, Cost::ONE));
+            let verdict = evaluation.decide(&stores, None).await.unwrap();
+            allowed += u64::from(verdict.allowed());
+            let sources: Vec<Source> = verdict.rulings().iter().map(|ruling| ruling.source()).collect();
+            assert_eq!(sources[0], Source::Store, "{on_error:?}: its shard is healthy: {sources:?}");
+            assert_ne!(sources[1], Source::Store, "{on_error:?}: its shard is dead: {sources:?}");
+        }
+        cluster.nodes()[dead].cont();
+        assert_eq!(allowed, admitted, "{on_error:?}");
+        let began = Instant::now();
+        while store.health().served() < 1.0 {
+            assert!(began.elapsed() < PATIENCE);
+            sleep(Duration::from_millis(5)).await;
+        }
+        let judge = patient(&cluster.url()).await;
+        // Given back without the caller, so perhaps a moment later.
+        while used(&judge, "api/user", format!("user={user}").as_bytes(), &limit).await != admitted {
+            assert!(began.elapsed() < PATIENCE, "{on_error:?}: a denied call was charged");
+            sleep(Duration::from_millis(5)).await;
         }
     }
 }

@@ -120,10 +120,14 @@ impl Evaluation {
         }
         while let Some(step) = self.next()? {
             let checks = self.verdict.checks(&step);
-            let call = Call::of_distinct(step.verb, &checks).denied(step.denied).by(deadline);
+            let call = Call::of_distinct(step.verb, &checks).denied(step.denied).partial().by(deadline);
             let answer = call.ask(&stores.shared).await;
             drop(checks);
+            let partly = answer.as_ref().is_ok_and(|decision| decision.allowed() && decision.is_partial());
             self.verdict.record(&step, answer, &stores.local);
+            if partly && self.verdict.denied() {
+                self.verdict.give_back_charged(&step, stores).await;
+            }
         }
         Ok(self.verdict)
     }
@@ -203,6 +207,24 @@ impl Verdict {
         }
     }
 
+    /// The store could decide only a part, `on_error` denied the rest, and so the part that was charged is given back. The
+    /// first poll begins it, and the store finishes what has begun.
+    #[cold]
+    async fn give_back_charged<S: Store>(&mut self, step: &Step, stores: &Stores<S>) {
+        let by_store = |member: &usize| {
+            let ruling = &self.rulings[*member];
+            ruling.source == Source::Store && ruling.charged() > 0
+        };
+        let places: Vec<usize> = step.members.iter().copied().filter(by_store).collect();
+        if places.is_empty() {
+            return;
+        }
+        let receipts = self.receipts(&places);
+        let given = Call::of_distinct(Verb::Refund, &receipts).ask(&stores.shared).await;
+        drop(receipts);
+        self.refunded(&places, given);
+    }
+
     /// One ruling per state among the chosen ones.
     fn members(&self, chosen: impl Fn(&Ruling) -> bool, from: usize) -> Vec<usize> {
         let mut members: Vec<usize> = Vec::new();
@@ -246,6 +268,7 @@ impl Verdict {
             // One quota is enough: the others are charged where they fit, and decide nothing.
             let mode = if quota_passed && ruling.mode() == Mode::Quota { Mode::Shadow } else { ruling.mode() };
             let check = check.cost(cost).with_mode(mode).with_excess(ruling.policy.excess());
+            let check = check.with_fails_closed(ruling.policy.on_error() == OnError::Deny);
             if step.verb.decides() { check.within_capacity() } else { check }
         })
     }

@@ -153,12 +153,12 @@ impl Verdict {
         (0..rulings.len()).filter(|&at| !rulings[..at].iter().any(|other| other.is_same_state(&rulings[at])))
     }
 
-    fn receipts(&self, places: &[usize]) -> Vec<Check<'_>> {
+    pub(super) fn receipts(&self, places: &[usize]) -> Vec<Check<'_>> {
         let receipts = places.iter().filter_map(|&at| self.rulings[at].receipt());
         receipts.map(|receipt| receipt.check()).collect()
     }
 
-    fn refunded(&mut self, places: &[usize], given: Result<Decision, StoreError>) {
+    pub(super) fn refunded(&mut self, places: &[usize], given: Result<Decision, StoreError>) {
         let Ok(given) = given else { return };
         for (&at, status) in places.iter().zip(given.statuses()) {
             let known = self.rulings[at].clone();

@@ -5,6 +5,7 @@ pub(crate) mod call;
 pub(crate) mod completions;
 pub(crate) mod counter;
 pub(crate) mod demo;
+pub(crate) mod doctor;
 pub(crate) mod explain;
 pub(crate) mod health;
 pub(crate) mod man;

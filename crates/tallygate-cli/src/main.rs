@@ -29,7 +29,7 @@ use tallygate::{CheckError, StoreError};
 use tallygate_http::sanitize;
 use tallygate_redis::ConnectError;
 
-use cmd::{audit, call, completions, counter, demo, explain, health, man, schema, serve, validate, verify};
+use cmd::{audit, call, completions, counter, demo, doctor, explain, health, man, schema, serve, validate, verify};
 use output::Outcome;
 use policies::Unusable;
 
@@ -62,6 +62,7 @@ Examples:
   tallygate counter incr-by visits 5                   count
   tallygate verify --store redis://127.0.0.1:6379      verify the limits on your own server
   tallygate audit --store redis://127.0.0.1:6379       find keys without a TTL, and memory by policy
+  tallygate doctor --store redis://127.0.0.1:6379      find settings that could break a guarantee
   tallygate validate tallygate.yaml                    check policy files
   tallygate explain --config tallygate.yaml user=42    see which policies apply to a call, and why
   tallygate serve --config tallygate.yaml              serve them; reloaded when the file changes
@@ -92,6 +93,7 @@ enum Command {
     #[command(hide = true)]
     VerifyWorker(verify::worker::Args),
     Audit(audit::Args),
+    Doctor(doctor::Args),
     Validate(validate::Args),
     Explain(explain::Args),
     Schema(schema::Args),
@@ -151,6 +153,7 @@ fn run(command: Command) -> anyhow::Result<Outcome> {
             Command::Verify(args) => verify::run(args, &mut out).await,
             Command::VerifyWorker(args) => verify::worker::run(args, &mut out).await,
             Command::Audit(args) => audit::run(args, &mut out).await,
+            Command::Doctor(args) => doctor::run(args, &mut out).await,
             Command::Validate(args) => validate::run(&args, &mut out),
             Command::Explain(args) => explain::run(args, &mut out).await,
             Command::Schema(args) => schema::run(&args, &mut out),

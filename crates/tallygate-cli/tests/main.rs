@@ -7,6 +7,7 @@ mod check; // `check`, `peek`, `refund`, `reset`
 mod config_reference; // the page that lists every option and field has all of them, and no others
 mod counter; // `counter`
 mod demo; // the facts in the picture
+mod doctor; // what it finds in a store, and what it prints and exits with
 mod explain; // which policies apply, why, and that nothing is charged
 mod health; // `health`, against a real server
 mod readme; // the console examples of the README
@@ -68,6 +69,7 @@ fn help_and_version_are_answers_not_errors() {
         "counter",
         "verify",
         "audit",
+        "doctor",
         "validate",
         "explain",
         "schema",
@@ -176,6 +178,7 @@ fn the_exit_code_tells_an_unreachable_store_from_a_usage_error() {
     assert_eq!(with(&["check", "alice", "--limit", "3/min"]), 3);
     assert_eq!(with(&["counter", "incr", "visits"]), 3);
     assert_eq!(with(&["audit"]), 3);
+    assert_eq!(with(&["doctor"]), 3);
     assert_eq!(with(&["verify"]), 3);
     assert_eq!(with(&["check", "alice", "--limit", "3/mn"]), 2);
     assert_eq!(run(["check", "alice", "--limit", "3/min", "--store", "reddis://x"]).code, 2);

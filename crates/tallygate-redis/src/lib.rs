@@ -50,10 +50,12 @@ mod connection;
 mod url;
 
 mod audit;
+mod doctor;
 
 pub use any_store::AnyStore;
 pub use audit::{Audit, AuditReport, LargeKey, ServerReport, Sweep, Usage};
 pub use builder::{ConnectError, RedisStoreBuilder};
+pub use doctor::{Charge, Diagnosis, Doctor, DoctorCheck, Finding, Latency, ServerFigures, Severity};
 pub use health::{Health, ServerHealth};
 pub use store::RedisStore;
 pub use url::{StoreUrl, UrlError};

@@ -6,6 +6,7 @@ mod cancellation; // dropped calls leave nothing half done
 mod concurrency; // many processes on one limit get exactly the limit
 mod conformance; // the properties that every store has
 mod counters; // counters answer as those in memory
+mod doctor; // what is found on real servers, healthy and not
 mod expiry; // keys live as long as their state counts
 mod refusals; // errors with their remedy: permissions, addresses, foreign keys
 mod regressions; // bugs that were found

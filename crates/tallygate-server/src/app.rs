@@ -16,7 +16,7 @@ use crate::loaded::Loaded;
 use crate::metrics::{CallCounters, ReloadCounters};
 use crate::question::{About, Question};
 use crate::settings::Settings;
-use crate::store::ServedStore;
+use crate::store::{ServedStore, StoreWatch};
 use crate::telemetry;
 use crate::token::Token;
 
@@ -122,7 +122,12 @@ impl App {
     /// An error, with the reason, if calls should not be sent here.
     pub(crate) fn ready(&self) -> Result<(), String> {
         self.staying()?;
-        self.store().condition().map_err(|because| because.to_string())
+        self.store().condition().map_err(|because| because.to_string())?;
+        // A store that answers, and can charge nobody, is as good as none.
+        match &*self.store().watched().borrow() {
+            StoreWatch { chargeable: 0, refusing, .. } if !refusing.is_empty() => Err(refusing[0].error.to_string()),
+            _ => Ok(()),
+        }
     }
 }
 

@@ -13,6 +13,7 @@ use crate::answer::AnswerError;
 use crate::app::App;
 use crate::decision_event::{Api, CallOutcome, DecisionEvent};
 use crate::histogram::Histogram;
+use crate::store::StoreWatch;
 use text::Exposition;
 
 #[derive(Debug, Default)]
@@ -155,6 +156,7 @@ impl Sources {
             }),
             None => page.sample(&[("server", store.place())], u64::from(store.condition().is_ok())),
         }
+        self.watched(page);
         if !store.audits() {
             return;
         }
@@ -165,11 +167,7 @@ impl Sources {
             audit.map_or(0, |audit| audit.finished_at.as_micros() / 1_000_000),
         );
         let Some(audit) = audit else { return };
-        page.number(
-            "tallygate_keys",
-            "Keys in the store, as of the last audit. An audit of Redis or Valkey ends at about 100,000 keys.",
-            audit.keys,
-        );
+        page.number("tallygate_keys", "Keys in the store, as of the last audit.", audit.keys);
         page.number(
             "tallygate_keys_without_ttl",
             "Keys without a TTL, as of the last audit; there must be none.",
@@ -180,6 +178,32 @@ impl Sources {
             "Keys evicted by the store, as of the last audit; each eviction resets a limit.",
         );
         page.sample(&[], audit.evicted_keys);
+    }
+
+    fn watched(&self, page: &mut Exposition) {
+        let receiver = self.app.store().watched();
+        let watched = receiver.borrow();
+        page.gauge(
+            "tallygate_store_finding",
+            "Servers of the store with this finding: something that breaks a guarantee (problem), weakens it (warning), or \
+             could not be examined (unknown).",
+        );
+        for check in StoreWatch::CHECKS {
+            for severity in StoreWatch::SEVERITIES {
+                let labels = [("check", check.name()), ("severity", severity.name())];
+                page.sample(&labels, watched.count(check, severity));
+            }
+        }
+        page.number(
+            "tallygate_store_clock_offset_seconds",
+            "The clock of the store minus that of this machine, in seconds; of several servers the one furthest off.",
+            watched.clock_offset_us() as f64 / 1e6,
+        );
+        page.number(
+            "tallygate_store_memory_used_ratio",
+            "Memory that the fullest server of the store uses, as a share of its maxmemory; 0 if none has one.",
+            watched.memory_used_ratio(),
+        );
     }
 
     fn config(&self, page: &mut Exposition) {

@@ -8,6 +8,7 @@ mod lazy;
 mod probe;
 mod settings;
 mod stats;
+mod watched;
 
 use std::sync::{Arc, OnceLock};
 
@@ -25,6 +26,7 @@ use lazy::Lazy;
 pub use settings::StoreSpec;
 pub use stats::StoreStats;
 use stats::{Observed, Timed};
+pub use watched::{Refusing, StoreWatch};
 
 /// A store that can be used before its server is reachable, and while it is not.
 ///
@@ -49,6 +51,7 @@ struct Parts {
     stats: Arc<StoreStats>,
     /// Of the last audit that finished.
     figures: watch::Sender<Option<AuditFigures>>,
+    watched: watch::Sender<StoreWatch>,
 }
 
 impl ServedStore {
@@ -56,7 +59,7 @@ impl ServedStore {
     /// that refuses the login, is not: it is retried.
     pub fn start(spec: StoreSpec) -> Result<Self, ConnectError> {
         let place = spec.place();
-        let sweep = Sweep { at_most: spec.audit_keys, ..Sweep::of(&spec.prefix)? };
+        let sweep = Sweep::of(&spec.prefix)?;
         if place == AnyStore::MEMORY {
             return Ok(MemoryStore::new().into());
         }
@@ -65,6 +68,8 @@ impl ServedStore {
         let reason = format!("not connected to {place} yet");
         let mut served = Self::new(place, Err(StoreError::unavailable(reason)));
         served._tasks.spawn(probe::run(Arc::clone(&served.parts), server));
+        let (url, prefix) = (spec.store.clone(), spec.prefix.clone());
+        served._tasks.spawn(watched::run(Arc::clone(&served.parts), url, prefix, spec.deadline));
         served.audits = !spec.audit_every.is_zero();
         if served.audits {
             served._tasks.spawn(audit::run(Arc::clone(&served.parts), spec.store, sweep, spec.audit_every));
@@ -80,6 +85,7 @@ impl ServedStore {
             health: watch::Sender::default(),
             stats: Arc::default(),
             figures: watch::Sender::default(),
+            watched: watch::Sender::default(),
         });
         let store = Lazy { store: Arc::clone(&parts.store), condition: Arc::clone(&parts.condition) };
         let stack = Observed { store, stats: Arc::clone(&parts.stats) };
@@ -134,6 +140,11 @@ impl ServedStore {
             Some(AnyStore::Memory(store)) => Some(AuditFigures::of_memory(store)),
             _ => *self.parts.figures.borrow(),
         }
+    }
+
+    /// Receives what the watch of the store finds, and above all which masters refuse to be charged.
+    pub fn watched(&self) -> watch::Receiver<StoreWatch> {
+        self.parts.watched.subscribe()
     }
 
     /// `memory`, or the URL of the store without its password.

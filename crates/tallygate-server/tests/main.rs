@@ -4,7 +4,8 @@
 mod cancellation; // callers that leave at any moment
 mod deploy; // the files in `deploy/`, read by the tools that they are for
 mod store; // the store of a server, while Redis comes late, hangs, crashes and refuses
-mod store_log; // what the log says of a store, and of listeners
+mod store_log;
+mod store_watch; // what a server knows of its store: findings, and whether it can be charged // what the log says of a store, and of listeners
 
 /// The accept loop over real sockets.
 mod listen {

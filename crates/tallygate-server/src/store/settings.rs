@@ -16,8 +16,6 @@ pub struct StoreSpec {
     pub deadline: Duration,
     /// The time between two audits; zero disables them. Defaults to five minutes.
     pub audit_every: Duration,
-    /// The most keys that an audit reads. Defaults to 100,000.
-    pub audit_keys: u64,
 }
 
 impl StoreSpec {
@@ -28,7 +26,6 @@ impl StoreSpec {
             prefix: "tallygate".to_owned(),
             deadline: Duration::from_millis(15),
             audit_every: Duration::from_secs(5 * 60),
-            audit_keys: 100_000,
         }
     }
 

@@ -3,9 +3,10 @@
 use std::collections::{HashMap, HashSet};
 use std::fmt::Display;
 use std::str::FromStr;
+use std::time::Duration;
 
 use tallygate::limit::LimitError;
-use tallygate::policy::{Descriptor, Pattern, Policy, Rule, Want};
+use tallygate::policy::{Descriptor, OnError, Pattern, Policy, Rule, Share, ShareError, Want};
 use tallygate::words::nearest;
 use tallygate::{Algorithm, Limit};
 
@@ -15,8 +16,20 @@ use crate::finding::{Place, Report};
 use crate::node::{Kind, Node};
 
 pub(crate) const TOP: Names = &["store", "policies"];
-pub(crate) const POLICY: Names =
-    &["name", "domain", "match", "partition", "limit", "algorithm", "mode", "on_error", "excess", "near", "overrides"];
+pub(crate) const POLICY: Names = &[
+    "name",
+    "domain",
+    "match",
+    "partition",
+    "limit",
+    "algorithm",
+    "mode",
+    "on_error",
+    "cache_denials",
+    "excess",
+    "near",
+    "overrides",
+];
 pub(crate) const OVERRIDE: Names = &["match", "limit"];
 
 /// The domain of policies that do not name one.
@@ -89,6 +102,7 @@ fn instead_of(field: &str, value: &Node, fields: Fields<'_>) -> String {
         }
         "shadow" | "shadow_mode" | "dry_run" => "write `mode: shadow`".to_owned(),
         "by" | "key" | "keys" => "write `partition: [user]` to count each value of `user` separately".to_owned(),
+        "share" | "local_share" => "write `on_error: local 25%`".to_owned(),
         "fail_open" => "write `on_error: allow`".to_owned(),
         "fail_closed" => "write `on_error: deny`".to_owned(),
         _ => suggestion(field, POLICY, "its fields are"),
@@ -133,7 +147,7 @@ fn add(node: &Node, seen: &mut HashMap<String, String>, draft: &mut Draft<'_>) {
     }
     let inherited = algorithm.or(limit.as_ref().and_then(|limit| limit.as_ref().map(Limit::algorithm)));
     let rule = overrides(fields, rule, limit.as_ref(), inherited);
-    let (mode, on_error) = (word(fields, "mode"), word(fields, "on_error"));
+    let (mode, on_error, cache) = (word(fields, "mode"), on_error(fields), cache_denials(fields));
     let (excess, near) = (word(fields, "excess"), near(fields));
     let (Some((name, name_at)), Some(limit)) = (name, limit) else { return };
 
@@ -152,7 +166,9 @@ fn add(node: &Node, seen: &mut HashMap<String, String>, draft: &mut Draft<'_>) {
         None => Policy::unlimited(name, domain),
     };
     let mut policy = policy.expect("neither name is empty");
-    policy = policy.with_mode(mode.unwrap_or_default()).with_on_error(on_error.unwrap_or_default());
+    let (on_error, share) = on_error.unwrap_or_default();
+    policy = policy.with_mode(mode.unwrap_or_default()).with_on_error(on_error).with_share(share);
+    policy = policy.with_cache_denials(cache);
     policy = policy.with_excess(excess.unwrap_or_default());
     if let Some(near) = near {
         policy = policy.with_near(near);
@@ -196,9 +212,64 @@ fn is_name(name: &str, at: &Place, findings: &Report) -> bool {
     false
 }
 
+/// A word, and for `local` possibly a share: `local 25%`.
+fn on_error(fields: Fields<'_>) -> Option<(OnError, Option<Share>)> {
+    let (text, at) = fields.text("on_error")?;
+    let (first, share) = text.split_once(' ').map_or((text, None), |(first, share)| (first, Some(share.trim())));
+    let on_error = parse_word(fields, first, at)?;
+    let share = match share {
+        Some(_) if on_error != OnError::Local => {
+            let mut finding = fields.findings.error(at, format!("`{on_error}` has no share"));
+            finding.help("only `local` has one, for example `on_error: local 25%`");
+            return None;
+        }
+        Some(share) => {
+            Some(share.parse().map_err(|error: ShareError| fields.findings.error(at, error.to_string())).ok()?)
+        }
+        None => None,
+    };
+    Some((on_error, share))
+}
+
+/// The longest time that a denial may be repeated.
+const LONGEST_CACHE: Duration = Duration::from_secs(60);
+
+/// `true` for a second, `false`, or a time.
+fn cache_denials(fields: Fields<'_>) -> Option<Duration> {
+    let (text, at) = fields.text("cache_denials")?;
+    let split = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let (digits, unit) = text.split_at(split);
+    let unit = match unit.trim() {
+        "ms" => Some(1),
+        "s" => Some(1000),
+        "min" => Some(60_000),
+        _ => None,
+    };
+    let span = unit.and_then(|unit| digits.parse::<u64>().ok()?.checked_mul(unit)).map(Duration::from_millis);
+    match (text, span) {
+        ("true" | "yes" | "on", _) => Some(Duration::from_secs(1)),
+        ("false" | "no" | "off", _) => Some(Duration::ZERO),
+        (_, Some(span)) if span <= LONGEST_CACHE => Some(span),
+        (_, Some(_)) => {
+            let message = "`cache_denials` is at most 60s: until then a refund by another instance is not seen";
+            fields.findings.error(at, message);
+            None
+        }
+        _ => {
+            let message = format!("`cache_denials` must be `true`, `false` or a time, not `{text}`");
+            fields.findings.error(at, message).help("for example `cache_denials: 500ms`; `true` is `1s`");
+            None
+        }
+    }
+}
+
 /// A field that is one of a closed set of words.
 fn word<T: FromStr<Err: Display>>(fields: Fields<'_>, name: &str) -> Option<T> {
     let (word, at) = fields.text(name)?;
+    parse_word(fields, word, at)
+}
+
+fn parse_word<T: FromStr<Err: Display>>(fields: Fields<'_>, word: &str, at: &Place) -> Option<T> {
     let refused = |error: T::Err| {
         let mut finding = fields.findings.error(at, error.to_string());
         // What others call it.

@@ -144,3 +144,34 @@ fn the_example_falls_under_the_first_policy_that_can_deny_it() {
     }
     assert_eq!(Config::from_texts(&[("f.yaml", "store: memory")]).unwrap().example(), None);
 }
+
+#[test]
+fn a_share_and_a_deny_cache_are_read_as_they_are_written() {
+    use std::time::Duration;
+
+    let read = |field: &str| {
+        let text = format!("policies: [{{name: p, partition: [u], limit: 9/h, {field}}}]");
+        let config = Config::from_texts(&[("f.yaml", &text)]).map_err(|findings| findings.to_string())?;
+        let policy = config.policies.policies().next().unwrap().clone();
+        Ok::<_, String>((policy.share().map(|share| share.to_string()), policy.cache_denials()))
+    };
+    let millis = |millis| Some(Duration::from_millis(millis));
+    assert_eq!(read("on_error: local"), Ok((None, None)));
+    assert_eq!(read("on_error: local 25%"), Ok((Some("25%".to_owned()), None)));
+    assert_eq!(read("cache_denials: true"), Ok((None, millis(1000))));
+    assert_eq!(read("cache_denials: false"), Ok((None, millis(0))));
+    assert_eq!(read("cache_denials: 250ms"), Ok((None, millis(250))));
+    assert_eq!(read("cache_denials: 1min"), Ok((None, millis(60_000))));
+    for (wrong, help) in [
+        ("on_error: deny 25%", "`on_error: local 25%`"),
+        ("on_error: local 0%", "from 1% to 100%"),
+        ("on_error: local 0.5", "for example 25%"),
+        ("share: 25%", "write `on_error: local 25%`"),
+        ("cache_denials: 2min", "at most 60s"),
+        ("cache_denials: soon", "`cache_denials: 500ms`"),
+        ("cache_denials: 99999999999999999999s", "`cache_denials: 500ms`"),
+    ] {
+        let said = read(wrong).unwrap_err();
+        assert!(said.contains(help), "{wrong}: {said}");
+    }
+}

@@ -44,7 +44,7 @@ impl Scene {
         let cost = Cost::new(cost).unwrap();
         let asks: Vec<Ask> = descriptors.iter().map(|text| Ask::check(descriptor(text), cost)).collect();
         let Some(domain) = self.policies.domain(domain) else { return Verdict::unlimited() };
-        domain.evaluate(&asks).decide_now(&self.stores).expect("the embedded store never waits").unwrap()
+        domain.evaluate(&asks).decide_now(&self.stores).expect("the embedded store never waits")
     }
 
     pub fn call(&self, domain: &str, descriptors: &[&str]) -> bool {

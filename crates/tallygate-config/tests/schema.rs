@@ -88,6 +88,9 @@ fn the_schema_and_the_reader_refuse_the_same() {
         ("limit: 1/s", "limit: 1/s, algorithm: fifo"),
         ("limit: 1/s", "limit: 1/s, overrides: [{limit: 2/s}]"),
         ("limit: 1/s", "limit: 1/s, overrides: [{limit: 2/s, match: [a]}]"),
+        ("limit: 1/s", "limit: 1/s, on_error: [deny]"),
+        ("limit: 1/s", "limit: 1/s, cache_denials: [1s]"),
+        ("limit: 1/s", "limit: 1/s, cache_denials: 5"),
         ("near: 5", "near: 0"),
         ("near: 5", "near: high"),
         ("policies: ", "polices: "),
@@ -107,6 +110,7 @@ fn the_schema_knows_every_word() {
     let words = |field: &str| schema["$defs"]["policy"]["properties"][field]["enum"].clone();
     assert_eq!(words("algorithm"), json!(Algorithm::ALL.iter().map(|algorithm| algorithm.name()).collect::<Vec<_>>()));
     assert_eq!(words("mode"), json!(Mode::ALL.iter().map(|word| word.name()).collect::<Vec<_>>()));
-    assert_eq!(words("on_error"), json!(OnError::ALL.iter().map(|word| word.name()).collect::<Vec<_>>()));
+    let on_error = &schema["$defs"]["policy"]["properties"]["on_error"]["anyOf"][0]["enum"];
+    assert_eq!(*on_error, json!(OnError::ALL.iter().map(|word| word.name()).collect::<Vec<_>>()));
     assert_eq!(words("excess"), json!(Excess::ALL.iter().map(|word| word.name()).collect::<Vec<_>>()));
 }

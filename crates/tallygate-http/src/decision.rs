@@ -34,8 +34,8 @@ impl<'a> Part<'a> {
     pub fn new(policy: &'a str, status: &Status, source: Source, shadow: bool) -> Self {
         // The numbers of an unlimited status mean nothing.
         let limited = source != Source::Unlimited;
-        // The store did not answer: the wait is the same as in `Retry-After`.
-        let failed_closed = Some(SOON).filter(|_| source == Source::OnErrorDeny);
+        // Nobody knows the wait: it is the same as in `Retry-After`.
+        let failed_closed = Some(SOON).filter(|_| source.is_unavailable());
         Self {
             allowed: status.allowed(),
             source: source.name(),

@@ -49,4 +49,6 @@ pub use digest::digest;
 pub use grpc::is_grpc;
 pub use headers::{Dialect, Headers, Line, seconds_up};
 pub use problem::{Problem, ProblemCode};
-pub use verdict::{SOON, VerdictHeaders, verdict_answer, verdict_headers, verdict_json, verdict_problem};
+pub use verdict::{
+    SOON, SOURCE_HEADER, VerdictHeaders, verdict_answer, verdict_headers, verdict_json, verdict_problem, verdict_source,
+};

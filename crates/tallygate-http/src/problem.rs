@@ -5,6 +5,7 @@ use std::time::Duration;
 use http::StatusCode;
 use serde::Serialize;
 use serde_json::Value;
+use tallygate::call::Call;
 use tallygate::words::words;
 
 use crate::headers::{header_name, seconds_up};
@@ -162,6 +163,13 @@ impl Problem {
         let left: Vec<String> = violated.iter().map(|(policy, left)| format!("`{policy}` has {left} left")).collect();
         let detail = format!("A cost of {cost} does not fit now: {}{}.", left.join(", "), retry_in(retry_after));
         Self::denied(violated.iter().map(|(policy, _)| *policy), detail)
+    }
+
+    /// 429: more limits apply to the request than one decision has.
+    pub fn too_many_limits(violated: &[&str]) -> Self {
+        let most = Call::MAX_CHECKS;
+        let detail = format!("More than {most} limits apply to this request, the most that one decision has.");
+        Self::denied(violated.iter().copied().take(most), detail)
     }
 
     fn denied<'p>(violated: impl Iterator<Item = &'p str>, detail: String) -> Self {

@@ -4,17 +4,26 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http::header::RETRY_AFTER;
-use http::{HeaderMap, HeaderValue};
+use http::{HeaderMap, HeaderName, HeaderValue};
 use serde_json::Value;
 use tallygate::Status;
 use tallygate::decision::Source;
 use tallygate::policy::{Mode, Outcome, Policy, Ruling, Verdict};
 
 use crate::headers::Constant;
-use crate::{Answer, Dialect, Headers, Line, Part, Problem};
+use crate::{Answer, Dialect, Headers, Line, NO_POLICY, Part, Problem};
 
-/// The wait to report if a policy fails closed: nobody knows when the store is back.
+/// The wait to report if a policy fails closed, or a call was shed: nobody knows when the store is back.
 pub const SOON: Duration = Duration::from_secs(1);
+
+/// The header that says where an answer came from.
+pub const SOURCE_HEADER: HeaderName = HeaderName::from_static("x-tallygate-source");
+
+/// Where a verdict came from, as in the member `source` of its JSON.
+pub fn verdict_source(verdict: &Verdict) -> &'static str {
+    let unlimited = || verdict.rulings().iter().find(|ruling| ruling.mode() != Mode::Shadow);
+    verdict.binding().or_else(unlimited).map_or(NO_POLICY, |ruling| ruling.source().name())
+}
 
 /// The problem of a refused call.
 pub fn verdict_problem(verdict: &Verdict) -> Problem {
@@ -24,6 +33,9 @@ pub fn verdict_problem(verdict: &Verdict) -> Problem {
     violated.dedup();
     if verdict.outcome() == Outcome::Unavailable {
         return Problem::reduced_capacity(&violated, Some(SOON));
+    }
+    if refusing().any(|ruling| ruling.source() == Source::TooMany) {
+        return Problem::too_many_limits(&violated);
     }
     let binding = verdict.binding();
     let wait = binding.and_then(|ruling| ruling.status().retry_after());
@@ -110,8 +122,7 @@ impl VerdictHeaders {
 
 /// What a ruling adds to the headers, if anything.
 fn line(ruling: &Ruling) -> Option<Line<'_>> {
-    let unknown = matches!(ruling.source(), Source::OnErrorAllow | Source::OnErrorDeny);
-    if ruling.mode() == Mode::Shadow || unknown {
+    if ruling.mode() == Mode::Shadow || ruling.source().is_without_numbers() {
         return None;
     }
     Some(Line { policy: ruling.policy().name(), limit: ruling.limit()?, status: ruling.status() })

@@ -122,7 +122,7 @@ fn on_a_cluster_with_short_deadlines() {
     let denied: Vec<_> = denied.map(|scene| (scene, Verb::Check)).collect();
     let give_up = |case: &Case, deadline: Duration| {
         let evaluation = set.domain(case.scene().domain()).unwrap().evaluate(&[case.ask()]);
-        wait(evaluation.decide(&stores, Some(Instant::now() + deadline))).unwrap();
+        wait(evaluation.decide(&stores, Some(Instant::now() + deadline)));
         Then::Either
     };
     let mut matrix = Matrix::new(Stored(store.clone()));

@@ -1,12 +1,15 @@
 //! What the edges share: the policies in force, the store, and the only path from a question to an answer.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use arc_swap::ArcSwap;
+use http::{HeaderMap, HeaderValue};
+use tallygate::CheckError;
 use tallygate::call::Call;
-use tallygate::policy::{Evaluation, PolicySet, Stores};
-use tallygate::{CheckError, MemoryStore};
-use tallygate_http::{Dialect, Trust};
+use tallygate::policy::{Evaluation, Instances, PolicySet, Stores, Verdict};
+use tallygate::store::DenyCache;
+use tallygate_http::{Dialect, SOURCE_HEADER, Trust, verdict_headers, verdict_source};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -20,18 +23,39 @@ use crate::store::{ServedStore, StoreWatch};
 use crate::telemetry;
 use crate::token::Token;
 
-/// How many subjects `on_error: local` keeps apart. Those beyond share states.
-const LOCAL_KEYS: usize = 100_000;
+/// What the headers of a response report.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct ReportedHeaders {
+    pub(crate) dialect: Dialect,
+    /// Whether they say where the answer came from.
+    pub(crate) source: bool,
+}
+
+impl ReportedHeaders {
+    /// Sets those of a verdict.
+    pub(crate) fn apply(self, verdict: &Verdict, to: &mut HeaderMap) {
+        verdict_headers(verdict, self.dialect, to);
+        self.apply_source(verdict_source(verdict), to);
+    }
+
+    /// Sets the one that says where the answer came from.
+    pub(crate) fn apply_source(self, source: &'static str, to: &mut HeaderMap) {
+        if self.source {
+            to.insert(SOURCE_HEADER, HeaderValue::from_static(source));
+        }
+    }
+}
 
 /// What the edges share.
 #[derive(Debug)]
 pub(crate) struct App {
     /// The policies in force, replaced as a whole.
     pub(crate) policies: ArcSwap<Loaded>,
-    pub(crate) stores: Stores<ServedStore>,
+    /// A policy says whether its denials are cached; by default they are not.
+    pub(crate) stores: Stores<DenyCache<ServedStore>>,
     pub(crate) calls: CallCounters,
     pub(crate) reloads: ReloadCounters,
-    pub(crate) dialect: Dialect,
+    pub(crate) headers: ReportedHeaders,
     /// The proxies that forward-auth trusts.
     pub(crate) trust: Trust,
     pub(crate) token: Option<Token>,
@@ -45,10 +69,11 @@ impl App {
     pub(crate) fn new(store: ServedStore, policies: PolicySet, settings: &Settings) -> Arc<Self> {
         Arc::new(Self {
             policies: ArcSwap::from_pointee(Loaded::new(policies, None)),
-            stores: Stores::new(store).with_local(Arc::new(MemoryStore::builder().capacity(LOCAL_KEYS).build())),
+            stores: Stores::new(DenyCache::new(store).at_most(Duration::ZERO))
+                .with_instances(Instances::new(settings.instances)),
             calls: CallCounters::default(),
             reloads: ReloadCounters::default(),
-            dialect: settings.dialect,
+            headers: ReportedHeaders { dialect: settings.dialect, source: settings.source_header },
             trust: settings.trust.clone(),
             token: settings.token.clone(),
             guards_checks: settings.token.as_ref().is_some_and(Token::guards_checks),
@@ -57,7 +82,7 @@ impl App {
     }
 
     pub(crate) fn store(&self) -> &ServedStore {
-        self.stores.shared()
+        self.stores.shared().store()
     }
 
     /// Answers a question, and notifies every observer. `deadline` is the caller's, if known.
@@ -99,7 +124,7 @@ impl App {
             About::AdHoc(asked) => {
                 let checks = [asked.check()];
                 let call = Call::new(question.verb, &checks).map_err(CheckError::from)?.by(deadline);
-                let decision = call.ask(self.store()).await.map_err(CheckError::from)?;
+                let decision = call.ask(self.stores.shared()).await.map_err(CheckError::from)?;
                 Ok(Answer::Decision(asked, decision))
             }
             About::Policies { domain, asks } => {
@@ -108,8 +133,7 @@ impl App {
                     None if api.allows_unknown_domains() => Evaluation::unlimited(),
                     None => return Err(AnswerError::unknown_domain(set, domain)),
                 };
-                let verdict = evaluation.decide(&self.stores, deadline).await;
-                Ok(Answer::Verdict(verdict.map_err(CheckError::from)?))
+                Ok(Answer::Verdict(evaluation.decide(&self.stores, deadline).await))
             }
         }
     }

@@ -23,6 +23,7 @@ mod edge;
 mod question;
 
 mod app;
+mod instances;
 mod loaded;
 
 mod answer;

@@ -120,7 +120,7 @@ fn all_policies(set: &PolicySet) -> impl Iterator<Item = &Arc<Policy>> {
 pub(crate) struct Changes {
     pub(crate) added: Option<String>,
     pub(crate) removed: Option<String>,
-    /// Another limit, mode, `on_error`, `excess`, `near` or metadata.
+    /// Another limit, mode, `on_error`, `cache_denials`, `excess`, `near` or metadata.
     pub(crate) changed: Option<String>,
     /// Domains with the same policies, but another `match`, `partition` or `overrides`.
     pub(crate) rematched: Option<String>,
@@ -188,6 +188,8 @@ fn is_usual(policy: &Policy, outcome: RulingOutcome, source: Source) -> bool {
         (Source::OnErrorAllow, OnError::Allow) => policy.limit().is_some() && outcome.allows(),
         (Source::OnErrorDeny, OnError::Deny) => policy.limit().is_some() && !outcome.allows(),
         (Source::OnErrorLocal, OnError::Local) => policy.limit().is_some(),
+        (Source::Shed, OnError::Allow | OnError::Deny) => policy.limit().is_some() && !outcome.allows(),
+        (Source::DenyCache, _) => policy.cache_denials().is_some_and(|span| !span.is_zero()) && !outcome.allows(),
         _ => false,
     };
     possible && outcome.is_shadow() == (policy.mode() == Mode::Shadow)

@@ -157,6 +157,16 @@ impl Sources {
             None => page.sample(&[("server", store.place())], u64::from(store.condition().is_ok())),
         }
         self.watched(page);
+        page.number(
+            "tallygate_instances",
+            "Instances that share the store, as last counted. `on_error: local` divides a limit by this number.",
+            u64::from(self.app.stores.instances().get()),
+        );
+        page.number(
+            "tallygate_deny_cache_entries",
+            "Denials that are kept for policies with `cache_denials`, those that have ended included.",
+            u64::try_from(self.app.stores.shared().len()).unwrap_or(u64::MAX),
+        );
         if !store.audits() {
             return;
         }

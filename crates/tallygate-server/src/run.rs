@@ -16,7 +16,7 @@ use crate::metrics::Sources;
 use crate::reload::{Reloader, log_warnings};
 use crate::settings::Settings;
 use crate::store::ServedStore;
-use crate::{edge, http};
+use crate::{edge, http, instances};
 
 /// The bound ports of a server. `None` is not served.
 #[derive(Debug, Default)]
@@ -87,6 +87,7 @@ pub async fn run(
     log_warnings(&config);
     let tls = settings.tls.clone().map(Tls::load).transpose()?;
     let app = App::new(ServedStore::start(settings.store.clone())?, config.policies, &settings);
+    let counting = instances::start(&settings.store, app.stores.instances().clone());
     let on_event = Arc::clone(&settings.on_event);
     let (path, texts) = (settings.policies.clone(), texts.unwrap_or_default());
     let reloader = Reloader::new(Arc::clone(&app), path, texts, tls.clone(), Arc::clone(&on_event));
@@ -140,5 +141,6 @@ pub async fn run(
         tracing::info!("stopped; all requests were finished");
     }
     watch.abort();
+    counting.end().await;
     Ok(())
 }

@@ -21,8 +21,13 @@ pub struct Settings {
     pub policies: Option<PathBuf>,
     /// The store of the states.
     pub store: StoreSpec,
+    /// How many instances share the store, until they have been counted: for one that starts while the store is
+    /// unreachable. Defaults to one.
+    pub instances: u32,
     /// Which headers report the limits.
     pub dialect: Dialect,
+    /// Whether the header `X-Tallygate-Source` says where an answer came from.
+    pub source_header: bool,
     /// The proxies that forward-auth trusts. Defaults to those on this machine.
     pub trust: Trust,
     /// The tokens for reset, delete and the admin listener, and for checks if one has that scope.
@@ -48,7 +53,9 @@ impl Default for Settings {
         Self {
             policies: None,
             store: StoreSpec::new("memory"),
+            instances: 1,
             dialect: Dialect::default(),
+            source_header: false,
             trust: Trust { proxies: loopback, ..Trust::default() },
             token: None,
             tls: None,

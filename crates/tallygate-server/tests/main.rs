@@ -44,6 +44,7 @@ mod serve {
     mod http; // the JSON API
     mod invalid_requests; // requests that are refused
     mod metrics_reference; // the page that lists every metric has all of them, and no others
+    mod outage; // several servers whose store is gone
     mod reload; // policies that change while calls come in
     mod sharing; // several servers, one limit
     mod store_down; // a store that dies, hangs, or never accepts

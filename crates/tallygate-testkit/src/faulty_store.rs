@@ -1,7 +1,7 @@
 //! A store that fails on demand.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 use tallygate::call::{Call, Verb};
 use tallygate::{Decision, MemoryStore, Store, StoreError};
@@ -20,17 +20,26 @@ pub struct FaultyStore<S = MemoryStore> {
 
 /// Switches a [`FaultyStore`] off and on.
 #[derive(Debug, Clone, Default)]
-pub struct Switch(Arc<AtomicBool>);
+pub struct Switch(Arc<AtomicU8>);
+
+const ON: u8 = 0;
+const OFF: u8 = 1;
+const OVERLOADED: u8 = 2;
 
 impl Switch {
     /// From now on the store returns errors.
     pub fn off(&self) {
-        self.0.store(true, Ordering::Relaxed);
+        self.0.store(OFF, Ordering::Relaxed);
     }
 
     /// From now on the store answers.
     pub fn on(&self) {
-        self.0.store(false, Ordering::Relaxed);
+        self.0.store(ON, Ordering::Relaxed);
+    }
+
+    /// From now on calls are shed before they reach the store.
+    pub fn overload(&self) {
+        self.0.store(OVERLOADED, Ordering::Relaxed);
     }
 }
 
@@ -63,8 +72,10 @@ impl<S> FaultyStore<S> {
 
 impl<S: Store> Store for FaultyStore<S> {
     async fn call(&self, call: &Call<'_>) -> Result<Decision, StoreError> {
-        if self.switch.0.load(Ordering::Relaxed) {
-            return Err(StoreError::unavailable(self.reason.clone()));
+        match self.switch.0.load(Ordering::Relaxed) {
+            ON => {}
+            OVERLOADED => return Err(StoreError::overloaded("the switch says so")),
+            _ => return Err(StoreError::unavailable(self.reason.clone())),
         }
         let number = self.calls.fetch_add(1, Ordering::Relaxed) + 1;
         let forgotten = call.verb() == Verb::Check && self.forgets.is_some_and(|every| number.is_multiple_of(every));

@@ -5,7 +5,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use http::{HeaderMap, Method};
-use tallygate::call::{InvalidCheck, Verb};
+use tallygate::call::Verb;
 use tallygate::policy::{Action, Ask, Evaluation, Policy, Stores, Verdict};
 use tallygate::{Cost, Status, Store};
 
@@ -19,8 +19,7 @@ pub(crate) struct Limits<S> {
     pub(crate) stores: Stores<Arc<S>>,
 }
 
-pub(crate) type Decided = Result<Verdict, InvalidCheck>;
-pub(crate) type Deciding = Pin<Box<dyn Future<Output = Decided> + Send>>;
+pub(crate) type Deciding = Pin<Box<dyn Future<Output = Verdict> + Send>>;
 pub(crate) type Refunding = Pin<Box<dyn Future<Output = Verdict> + Send>>;
 
 /// A value now, or a future of it.
@@ -54,10 +53,10 @@ impl<S: Store + 'static> Limits<S> {
 
     /// Decides a request, at once if the store can; `None` if nothing limits it.
     #[inline]
-    pub(crate) fn decide(self: &Arc<Self>, request: RequestView<'_>) -> Option<Eventually<Decided, Deciding>> {
+    pub(crate) fn decide(self: &Arc<Self>, request: RequestView<'_>) -> Option<Eventually<Verdict, Deciding>> {
         let mut evaluation = self.settings.evaluate(request)?;
-        if let Some(decided) = evaluation.decide_now(&self.stores) {
-            return Some(Eventually::Now(self.settings.report(decided)));
+        if let Some(verdict) = evaluation.decide_now(&self.stores) {
+            return Some(Eventually::Now(self.settings.report(verdict)));
         }
         Some(Eventually::Later(self.decide_later(evaluation)))
     }
@@ -124,13 +123,12 @@ impl Settings {
 
     /// Passes a verdict to the log and to `observe`.
     #[inline]
-    fn report(&self, decided: Decided) -> Decided {
-        let verdict = decided?;
+    fn report(&self, verdict: Verdict) -> Verdict {
         self.addresses.diagnostics.store_answered(verdict.store_error());
         if let Some(observe) = &self.observe {
             observe(&verdict);
         }
-        Ok(verdict)
+        verdict
     }
 }
 

@@ -8,16 +8,15 @@ use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
 use http::header::{ACCESS_CONTROL_EXPOSE_HEADERS, CACHE_CONTROL, CONTENT_LENGTH};
-use http::{HeaderMap, HeaderValue, Request, Response, StatusCode};
+use http::{HeaderMap, HeaderValue, Request, Response};
 use http_body::Body;
 use pin_project_lite::pin_project;
-use tallygate::call::InvalidCheck;
 use tallygate::policy::Verdict;
 use tallygate::{Status, Store};
 use tower_service::Service;
 
 use crate::body::{RefusalBody, ResponseBody};
-use crate::decide::{Decided, Deciding, Eventually, Limits, Refunding};
+use crate::decide::{Deciding, Eventually, Limits, Refunding};
 use crate::refusal::Refusal;
 use crate::settings::{Plan, Settings};
 
@@ -104,40 +103,24 @@ where
     pub(crate) fn decided(
         service: &mut T,
         limits: &Arc<Limits<S>>,
-        decided: Decided,
+        verdict: Verdict,
         mut request: Request<ReqBody>,
     ) -> Self {
-        match decided {
-            Ok(verdict) if verdict.allowed() => {
-                if limits.settings.shared {
-                    request.extensions_mut().insert(verdict.clone());
-                }
-                let after = Some(After::Verdict { limits: Arc::clone(limits), verdict: Box::new(verdict) });
-                Self { stage: Stage::Serving { response: service.call(request), after } }
-            }
-            decided => {
-                let response = limits.settings.refuse(decided, request.headers());
-                Self { stage: Stage::Refused { response: Some(response) } }
-            }
+        if !verdict.allowed() {
+            let response = limits.settings.refuse(verdict, request.headers());
+            return Self { stage: Stage::Refused { response: Some(response) } };
         }
+        if limits.settings.shared {
+            request.extensions_mut().insert(verdict.clone());
+        }
+        let after = Some(After::Verdict { limits: Arc::clone(limits), verdict: Box::new(verdict) });
+        Self { stage: Stage::Serving { response: service.call(request), after } }
     }
-}
-
-/// Too many limits for one decision: an error of the configuration that must not let the caller pass.
-fn misconfigured(invalid: &InvalidCheck) -> Response<RefusalBody> {
-    tracing::error!("a request cannot be decided: {invalid}");
-    let mut response = Response::new(RefusalBody::from(()));
-    *response.status_mut() = StatusCode::INTERNAL_SERVER_ERROR;
-    response
 }
 
 impl Settings {
     #[inline(never)]
-    fn refuse(&self, decided: Decided, request: &HeaderMap) -> Response<RefusalBody> {
-        let verdict = match decided {
-            Ok(verdict) => verdict,
-            Err(invalid) => return misconfigured(&invalid),
-        };
+    fn refuse(&self, verdict: Verdict, request: &HeaderMap) -> Response<RefusalBody> {
         let refusal = Refusal::new(verdict, request);
         let mut response = match &self.responder {
             None => refusal.response().map(RefusalBody::from),

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use http::request::Parts;
 use http::{Response, response};
 use tallygate::limit::{IntoLimit, LimitError};
-use tallygate::policy::{Descriptor, PolicySet, Stores, Verdict};
+use tallygate::policy::{Descriptor, Instances, PolicySet, Stores, Verdict};
 use tallygate::{Cost, MemoryStore, Store};
 use tallygate_http::{Dialect, Prefixes, Trust, VerdictHeaders};
 use tower_layer::Layer;
@@ -125,6 +125,14 @@ impl<S: Store> RateLimit<S> {
     ) -> Self {
         let (source, describe) = (Arc::new(source), Arc::new(describe));
         self.with(|settings| settings.plan = Plan::Policies { source, domain: domain.into(), describe })
+    }
+
+    /// How many processes share the store; one by default. While it is unreachable, a rule with
+    /// [`OnError::Local`](tallygate::policy::OnError::Local) allows its limit divided by this number.
+    #[must_use]
+    pub fn instances(self, count: u32) -> Self {
+        let stores = self.limits.stores.clone().with_instances(Instances::new(count));
+        Self { limits: Arc::new(Limits { settings: self.limits.settings.clone(), stores }) }
     }
 
     /// Another store. A store on Redis or Valkey shares the limits between processes and machines. An `Arc` of a store is a store

@@ -87,7 +87,8 @@ impl Rule {
         self
     }
 
-    /// What to answer when the store is unreachable. Defaults to [`OnError::Local`]: this process decides alone.
+    /// What to answer when the store is unreachable. Defaults to [`OnError::Local`]: this process decides alone, with
+    /// its share of the limit ([`RateLimit::instances`](crate::RateLimit::instances)).
     #[must_use]
     pub fn on_error(mut self, on_error: OnError) -> Self {
         self.on_error = on_error;

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::num::NonZeroU64;
 use std::str::FromStr;
+use std::time::Duration;
 
 use crate::clock::Timestamp;
 use crate::key::Key;
@@ -22,6 +23,8 @@ pub struct Check<'a> {
     charged_at: Option<Timestamp>,
     mode: Mode,
     fails_closed: bool,
+    /// In milliseconds; [`AS_THE_CACHE_SAYS`] leaves it to the cache.
+    cache_denials: u32,
     /// Flags of uncommon checks, in one byte, so that the common check is recognised by one comparison.
     unusual: u8,
 }
@@ -30,13 +33,15 @@ pub struct Check<'a> {
 const DRAINS: u8 = 1;
 /// The original cost is above the capacity of the limit.
 const HOPELESS: u8 = 2;
+const AS_THE_CACHE_SAYS: u32 = u32::MAX;
 
 impl<'a> Check<'a> {
     /// Creates a check of cost one.
     #[inline]
     pub fn new(key: Key<'a>, limit: &'a Limit) -> Self {
         let (charged_at, mode) = (None, Mode::Enforce);
-        Self { key, limit, cost: Cost::ONE, charged_at, mode, fails_closed: false, unusual: 0 }
+        let cache_denials = AS_THE_CACHE_SAYS;
+        Self { key, limit, cost: Cost::ONE, charged_at, mode, fails_closed: false, cache_denials, unusual: 0 }
     }
 
     /// Sets the cost.
@@ -82,6 +87,29 @@ impl<'a> Check<'a> {
     #[must_use]
     pub fn with_charged_at(self, charged_at: Option<Timestamp>) -> Self {
         Self { charged_at, ..self }
+    }
+
+    /// Sets how long a [`DenyCache`](crate::store::DenyCache) may repeat a denial; zero is never. Defaults to what the cache
+    /// says.
+    #[inline]
+    #[must_use]
+    pub fn with_cache_denials(self, at_most: Option<Duration>) -> Self {
+        let millis = |span: Duration| u32::try_from(span.as_millis()).unwrap_or(u32::MAX).min(AS_THE_CACHE_SAYS - 1);
+        Self { cache_denials: at_most.map_or(AS_THE_CACHE_SAYS, millis), ..self }
+    }
+
+    /// How long a denial may be repeated; `None` leaves it to the cache.
+    pub fn cache_denials(&self) -> Option<Duration> {
+        let known = self.cache_denials != AS_THE_CACHE_SAYS;
+        known.then(|| Duration::from_millis(u64::from(self.cache_denials)))
+    }
+
+    /// The same question under another limit.
+    pub(crate) fn under<'b>(self, limit: &'b Limit) -> Check<'b>
+    where
+        'a: 'b,
+    {
+        Check { limit, ..self }
     }
 
     /// Caps the cost at the capacity of the limit. If that lowers the cost, the check is always denied, and its status

@@ -38,6 +38,7 @@ pub struct Clock(Source);
 #[derive(Debug, Clone)]
 enum Source {
     System(Arc<SystemTicks>),
+    Monotonic(Arc<SystemTicks>),
     Manual(ManualClock),
 }
 
@@ -47,10 +48,15 @@ impl Clock {
         Self(Source::System(Arc::new(SystemTicks::start())))
     }
 
+    /// The time since this process began to count, on a clock that is never set. For spans within the process.
+    pub fn monotonic() -> Self {
+        Self(Source::Monotonic(Arc::new(SystemTicks::start())))
+    }
+
     /// Whether the clock advances on its own. A manual clock does not.
     #[inline]
     pub(crate) fn runs(&self) -> bool {
-        matches!(self.0, Source::System(_))
+        !matches!(self.0, Source::Manual(_))
     }
 
     /// The current instant.
@@ -58,6 +64,7 @@ impl Clock {
     pub fn now(&self) -> Timestamp {
         match &self.0 {
             Source::System(ticks) => ticks.now(),
+            Source::Monotonic(ticks) => Timestamp(ticks.counted()),
             Source::Manual(manual) => manual.now(),
         }
     }

@@ -97,6 +97,24 @@ impl Status {
         Self { allowed: true, retry_after: 0, ..self }.with_units(given)
     }
 
+    /// The same numbers, with another wait until the check would fit.
+    #[must_use]
+    pub(crate) fn with_retry_after(self, wait: Duration) -> Self {
+        Self { retry_after: u64::try_from(wait.as_micros()).unwrap_or(NEVER - 1), ..self }
+    }
+
+    /// The same status when `passed` has passed: the waits count down. A denied check does not reach zero.
+    #[must_use]
+    pub(crate) fn after(self, passed: Duration) -> Self {
+        let passed = u64::try_from(passed.as_micros()).unwrap_or(u64::MAX);
+        let least = u64::from(!self.allowed);
+        let retry_after = match self.retry_after {
+            NEVER => NEVER,
+            wait => wait.saturating_sub(passed).max(least),
+        };
+        Self { retry_after, reset_after: self.reset_after.saturating_sub(passed), ..self }
+    }
+
     /// The same numbers, denied, and waiting does not help.
     #[must_use]
     pub fn into_never(self) -> Self {
@@ -150,10 +168,35 @@ words! {
         OnErrorDeny = "on_error_deny",
         /// The store could not answer, and this process decided with its local store.
         OnErrorLocal = "on_error_local",
+        /// This process is overloaded: the call waited here, or was shed. It is denied, whatever `on_error` says, because
+        /// the store is not at fault.
+        Shed = "shed",
+        /// A recent denial was repeated without the store.
+        DenyCache = "deny_cache",
         /// The cost is above the capacity of the limit: waiting does not help.
         TooCostly = "too_costly",
+        /// More limits apply than one call may have. The call is denied, and nothing was charged.
+        TooMany = "too_many",
         /// No limit applies.
         Unlimited = "unlimited",
+    }
+}
+
+impl Source {
+    /// Whether no store and no limit was asked, so that the numbers of the status mean nothing.
+    pub fn is_without_numbers(self) -> bool {
+        matches!(self, Self::OnErrorAllow | Self::OnErrorDeny | Self::Shed | Self::TooMany)
+    }
+
+    /// Whether a denial says nothing about the limit: the store could not answer, or this process was overloaded. Nobody
+    /// knows how long to wait.
+    pub fn is_unavailable(self) -> bool {
+        matches!(self, Self::OnErrorDeny | Self::Shed)
+    }
+
+    /// Whether the answer is not the store's, because it could not answer in time.
+    pub fn is_on_error(self) -> bool {
+        matches!(self, Self::OnErrorAllow | Self::OnErrorDeny | Self::OnErrorLocal | Self::Shed)
     }
 }
 

@@ -4,8 +4,12 @@ mod into;
 mod numbers;
 mod text;
 
+use std::fmt;
+use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 use std::time::Duration;
+
+use parking_lot::RwLock;
 
 use crate::algorithm::Algorithm;
 pub use into::IntoLimit;
@@ -26,8 +30,17 @@ pub use numbers::Numbers;
 /// assert_eq!(log.to_string(), "5/2h sliding_log");
 /// # Ok::<(), tallygate::limit::LimitError>(())
 /// ```
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct Limit(Arc<Numbers>);
+#[derive(Clone)]
+pub struct Limit(Arc<Inner>);
+
+struct Inner {
+    numbers: Numbers,
+    /// The last share that was asked for. A process asks for the same one at every call.
+    share: RwLock<Option<(Fraction, Limit)>>,
+}
+
+/// Parts of a whole.
+type Fraction = (u32, u32);
 
 /// Builds a [`Limit`]; [`build`](LimitBuilder::build) validates it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -122,41 +135,106 @@ impl Limit {
 
     /// The units per window.
     pub fn amount(&self) -> u64 {
-        self.0.amount
+        self.0.numbers.amount
     }
 
     /// The window.
     pub fn window(&self) -> Duration {
-        Duration::from_micros(self.0.window)
+        Duration::from_micros(self.0.numbers.window)
     }
 
     /// The most that can be charged at one instant: the burst of a token bucket, the amount of any other algorithm.
     pub fn capacity(&self) -> u64 {
-        self.0.capacity
+        self.0.numbers.capacity
     }
 
     /// The algorithm that enforces the limit.
     pub fn algorithm(&self) -> Algorithm {
-        self.0.algorithm
+        self.0.numbers.algorithm
     }
 
     /// The resolution of time for this limit: a microsecond, unless its numbers are too large for that.
     pub fn tick(&self) -> Duration {
-        Duration::from_micros(self.0.tick)
+        Duration::from_micros(self.0.numbers.tick)
     }
 
     /// The longest time until a used limit is completely unused again.
     pub fn full_after(&self) -> Duration {
-        Duration::from_micros(self.0.full)
+        Duration::from_micros(self.0.numbers.full)
     }
 
     /// The numbers that the algorithms compute with, for stores that run the algorithms elsewhere, such as in scripts.
     pub fn numbers(&self) -> &Numbers {
-        &self.0
+        &self.0.numbers
+    }
+
+    /// `parts` of `of` equal shares of this limit, for a process that must decide without the others: amount and burst are
+    /// divided and rounded down, but a limit that allows anything leaves one unit to each share. A log becomes a sliding
+    /// window, which is as strict and takes less memory.
+    ///
+    /// ```
+    /// use tallygate::Limit;
+    ///
+    /// let limit: Limit = "100/min burst 250".parse()?;
+    /// assert_eq!(limit.share(1, 4).to_string(), "25/min burst 62");
+    /// assert_eq!(limit.share(1, 1000).to_string(), "1/min");
+    /// # Ok::<(), tallygate::limit::LimitError>(())
+    /// ```
+    #[must_use]
+    pub fn share(&self, parts: u32, of: u32) -> Self {
+        let fraction = (parts.min(of).max(1), of.max(1));
+        let log = self.algorithm() == Algorithm::SlidingLog;
+        if self.amount() == 0 || fraction.0 == fraction.1 && !log {
+            return self.clone();
+        }
+        if let Some((_, share)) = self.0.share.read().as_ref().filter(|(known, _)| *known == fraction) {
+            return share.clone();
+        }
+        let share = self.divided(fraction);
+        *self.0.share.write() = Some((fraction, share.clone()));
+        share
+    }
+
+    fn divided(&self, (parts, of): Fraction) -> Self {
+        let part = |units: u64| (units * u64::from(parts) / u64::from(of)).max(1);
+        let (amount, algorithm) = (part(self.amount()), self.algorithm());
+        let share = Self::builder(amount, self.window());
+        let share = match algorithm {
+            Algorithm::SlidingLog => share.algorithm(Algorithm::SlidingWindow),
+            Algorithm::TokenBucket => share.burst(part(self.capacity())),
+            _ => share.algorithm(algorithm),
+        };
+        // Rounding down can make a bucket too slow.
+        let built = share.clone().build().or_else(|error| match error {
+            LimitError::SlowBurst { largest, .. } => share.burst(largest).build(),
+            error => Err(error),
+        });
+        built.expect("a part of a valid limit is valid")
     }
 
     pub(crate) fn is_same(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+/// Two limits are equal if they have the same numbers.
+impl PartialEq for Limit {
+    fn eq(&self, other: &Self) -> bool {
+        self.is_same(other) || self.numbers() == other.numbers()
+    }
+}
+
+impl Eq for Limit {}
+
+impl Hash for Limit {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.numbers().hash(state);
+    }
+}
+
+impl fmt::Debug for Limit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Limit").field(self.numbers()).finish()
     }
 }
 
@@ -187,7 +265,7 @@ impl LimitBuilder {
             }
         }
         let numbers = Numbers::new(self.amount, self.window, self.burst, algorithm)?;
-        Ok(Limit(Arc::new(numbers)))
+        Ok(Limit(Arc::new(Inner { numbers, share: RwLock::new(None) })))
     }
 }
 

@@ -3,6 +3,7 @@
 mod ask;
 mod descriptor;
 mod evaluation;
+mod local;
 mod matcher;
 mod pattern;
 mod rules;
@@ -11,12 +12,15 @@ mod stores;
 mod subject;
 mod verdict;
 
+use std::time::Duration;
+
 use crate::key::{Key, digest};
 use crate::limit::{IntoLimit, Limit, LimitError};
 use crate::words::words;
 pub use ask::{Action, Ask};
 pub use descriptor::Descriptor;
 pub use evaluation::Evaluation;
+pub use local::{Instances, Share, ShareError};
 pub use matcher::{CallerLimit, Description, Domain, Match, Matcher, Reason};
 pub use pattern::Pattern;
 pub use rules::{Rule, Want};
@@ -44,6 +48,8 @@ pub struct Policy {
     limit: Option<Limit>,
     mode: Mode,
     on_error: OnError,
+    share: Option<Share>,
+    cache_denials: Option<Duration>,
     excess: Excess,
     near: u8,
     metadata: Option<String>,
@@ -102,6 +108,8 @@ impl Policy {
             limit: None,
             mode,
             on_error,
+            share: None,
+            cache_denials: None,
             excess,
             near: NEAR,
             metadata: None,
@@ -120,6 +128,23 @@ impl Policy {
     #[must_use]
     pub fn with_on_error(mut self, on_error: OnError) -> Self {
         self.on_error = on_error;
+        self
+    }
+
+    /// Sets the share of the limit that this process may admit on its own, with [`OnError::Local`]. `None`, the default,
+    /// divides the limit by the number of [`Instances`].
+    #[must_use]
+    pub fn with_share(mut self, share: Option<Share>) -> Self {
+        self.share = share;
+        self
+    }
+
+    /// Sets how long a denial may be repeated without the store, where a [`DenyCache`](crate::store::DenyCache) is used;
+    /// zero is never. `None`, the default, leaves it to the cache. A refund by another process takes effect only after
+    /// this time.
+    #[must_use]
+    pub fn with_cache_denials(mut self, at_most: Option<Duration>) -> Self {
+        self.cache_denials = at_most;
         self
     }
 
@@ -191,6 +216,16 @@ impl Policy {
         self.on_error
     }
 
+    /// The fixed share of the limit that this process may admit on its own, if there is one.
+    pub fn share(&self) -> Option<Share> {
+        self.share
+    }
+
+    /// How long a denial may be repeated without the store; `None` leaves it to the cache.
+    pub fn cache_denials(&self) -> Option<Duration> {
+        self.cache_denials
+    }
+
     /// What happens to a cost that exceeds what is left.
     pub fn excess(&self) -> Excess {
         self.excess
@@ -242,7 +277,7 @@ words! {
         Allow = "allow",
         /// Deny the call (fail closed).
         Deny = "deny",
-        /// Decide with a local store in this process until the store is back.
+        /// Decide in this process with a share of the limit until the store is back.
         #[default]
         Local = "local",
     }

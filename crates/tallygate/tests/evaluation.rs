@@ -1,5 +1,6 @@
 //! From a call under policies to its verdict: modes, excess, quotas, failing stores.
 
+mod local; // what this process decides on its own, and how it follows the store
 mod properties; // random policies and calls against a model
 mod refunds; // refunds of a verdict
 
@@ -8,7 +9,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use tallygate::call::{Call, InvalidCheck, Verb};
+use tallygate::call::{Call, Verb};
 use tallygate::clock::{ManualClock, Timestamp};
 use tallygate::decision::Source;
 use tallygate::policy::{
@@ -50,7 +51,7 @@ impl Scene {
     }
 
     fn ask_all(&self, asks: &[Ask]) -> Verdict {
-        ready(self.set.domain("d").unwrap().evaluate(asks).decide(&self.stores, None)).unwrap()
+        ready(self.set.domain("d").unwrap().evaluate(asks).decide(&self.stores, None))
     }
 
     fn take(&self, cost: u64) -> Verdict {
@@ -59,6 +60,10 @@ impl Scene {
 
     fn remaining(&self) -> Vec<u64> {
         self.ask(Verb::Peek, 1).rulings().iter().map(|ruling| ruling.status().remaining()).collect()
+    }
+
+    fn overload(&self) {
+        self.stores.shared().switch().overload();
     }
 
     fn switch_off(&self) {
@@ -314,15 +319,60 @@ fn a_limit_of_zero_does_not_change_the_source_of_another() {
     assert_eq!(sources, [Source::ZeroLimit, Source::Store]);
 }
 
-/// Quotas were charged before the call was found to be too large.
+/// It was an error, which Envoy lets pass: a caller who matched 33 policies was not limited at all.
 #[test]
-fn a_call_of_too_many_limits_is_refused_before_anything_is_charged() {
-    let many = (0..=Call::MAX_CHECKS).map(|at| policy(&format!("p{at}"), "9/h"));
-    let scene = Scene::of(many.chain([policy("quota", "9/h").with_mode(Mode::Quota)]).collect());
-    let asks = [Ask::check(Descriptor::new(), Cost::ONE)];
-    let refused = ready(scene.set.domain("d").unwrap().evaluate(&asks).decide(&scene.stores, None));
-    assert_eq!(refused, Err(InvalidCheck::Count { count: Call::MAX_CHECKS + 2 }));
-    assert!(scene.stores.shared().store.is_empty());
+fn a_call_of_too_many_limits_is_denied_and_nothing_is_charged() {
+    let many = (0..=Call::MAX_CHECKS).map(|at| policy(&format!("p{at}"), "9/h").with_on_error(OnError::Allow));
+    let quota = policy("quota", "9/h").with_mode(Mode::Quota);
+    let scene = Scene::of(many.chain([quota, policy("shadow", "9/h").with_mode(Mode::Shadow)]).collect());
+    for verb in [Verb::Check, Verb::Peek] {
+        let denied = scene.ask(verb, 1);
+        assert_eq!(denied.outcome(), Outcome::Denied);
+        assert!(denied.rulings().iter().all(|ruling| ruling.source() == Source::TooMany));
+        assert!(scene.stores.shared().store.is_empty());
+    }
+    // What was charged one by one before can still be given back.
+    assert_eq!(scene.ask(Verb::Refund, 1).outcome(), Outcome::Allowed);
+}
+
+#[test]
+fn shadows_do_not_count_towards_the_most_limits_of_a_call() {
+    let policies = |enforced: usize, shadows: usize| {
+        let enforced = (0..enforced).map(|at| policy(&format!("p{at}"), "9/h"));
+        let shadows = (0..shadows).map(|at| policy(&format!("s{at}"), "9/h").with_mode(Mode::Shadow));
+        Scene::of(enforced.chain(shadows).collect())
+    };
+    let scene = policies(Call::MAX_CHECKS, 2 * Call::MAX_CHECKS);
+    let allowed = scene.take(1);
+    assert!(allowed.allowed());
+    assert!(allowed.rulings().iter().all(|ruling| ruling.charged() == 1));
+}
+
+/// A flood made every call wait in this process until its deadline, and `on_error: allow` admitted 246,066 of 100.
+#[test]
+fn a_call_that_waited_in_this_process_is_never_allowed_by_on_error() {
+    let with = |on_error| policy("p", "2/h").with_on_error(on_error);
+    for on_error in [OnError::Allow, OnError::Deny] {
+        let scene = Scene::of(vec![with(on_error)]);
+        scene.overload();
+        for verb in [Verb::Check, Verb::Peek] {
+            let shed = scene.ask(verb, 1);
+            assert_eq!((shed.outcome(), shed.rulings()[0].source()), (Outcome::Unavailable, Source::Shed));
+            assert_eq!(shed.rulings()[0].charged(), 0);
+        }
+    }
+    let scene = Scene::of(vec![with(OnError::Local)]);
+    scene.overload();
+    let answers: Vec<_> = (0..3).map(|_| scene.take(1)).map(|one| (one.allowed(), one.rulings()[0].source())).collect();
+    assert_eq!(answers, [true, true, false].map(|allowed| (allowed, Source::OnErrorLocal)));
+    // One that sheds denies the call, so the other is not charged.
+    let scene = Scene::of(vec![with(OnError::Allow), policy("q", "1/h")]);
+    scene.overload();
+    for _ in 0..3 {
+        let shed = scene.take(1);
+        assert_eq!(shed.outcome(), Outcome::Unavailable);
+        assert_eq!(shed.rulings()[1].status().remaining(), 1);
+    }
 }
 
 /// A policy that could not be evaluated hid the wait of the one that denied.
@@ -357,7 +407,7 @@ fn a_policy_that_a_matcher_holds_twice_is_charged_once() {
     let scene = Scene::of(vec![policy("p", "5/h")]);
     let found = |descriptor| Match::new(Arc::new(policy("p", "5/h")), descriptor, Subject::new([]));
     let evaluation = Evaluation::new([found(0), found(1)], Action::new(Verb::Check, Cost::ONE));
-    let verdict = ready(evaluation.decide(&scene.stores, None)).unwrap();
+    let verdict = ready(evaluation.decide(&scene.stores, None));
     assert_eq!(verdict.states().count(), 1);
     assert_eq!(verdict.rulings().iter().map(|ruling| ruling.status().remaining()).collect::<Vec<_>>(), [4, 4]);
 }

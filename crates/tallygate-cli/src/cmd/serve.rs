@@ -89,6 +89,12 @@ pub(crate) struct Args {
     /// How long the store may take for a decision before `on_error` answers
     #[arg(long, value_name = "TIME", env = "TALLYGATE_STORE_DEADLINE", default_value = "15ms", value_parser = duration::parse)]
     store_deadline: Duration,
+    /// How many instances share the store, until they have counted each other: `on_error: local` divides limits by it
+    #[arg(long, value_name = "N", env = "TALLYGATE_INSTANCES", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    instances: u32,
+    /// Say in the header X-Tallygate-Source where each answer came from
+    #[arg(long, env = "TALLYGATE_SOURCE_HEADER")]
+    source_header: bool,
     /// How often to audit the store for keys without a TTL; 0s is never
     #[arg(long, value_name = "TIME", env = "TALLYGATE_AUDIT_EVERY", default_value = "5min", value_parser = duration::parse)]
     audit_every: Duration,
@@ -178,7 +184,9 @@ fn settings(args: &Args) -> anyhow::Result<(Settings, Option<Example>)> {
             audit_every: args.audit_every,
             ..StoreSpec::new(store)
         },
+        instances: args.instances,
         dialect: args.headers,
+        source_header: args.source_header,
         trust: Trust { proxies: args.trusted_proxies.clone(), ..Trust::default() },
         token: token(args)?,
         tls,

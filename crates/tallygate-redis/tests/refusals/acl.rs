@@ -49,6 +49,12 @@ fn commands() -> impl Iterator<Item = &'static str> {
 /// Every verb on every algorithm, and counters.
 async fn does_everything(limiter: &RedisLimiter) {
     let plain = limit("100/min");
+    let ttl = Duration::from_secs(5);
+    assert_eq!(limiter.store().count_instances("one", ttl).await.unwrap(), 1);
+    assert_eq!(limiter.store().count_instances("two", ttl).await.unwrap(), 2);
+    for gone in ["one", "two"] {
+        limiter.store().count_instances(gone, Duration::ZERO).await.unwrap();
+    }
     for &algorithm in Algorithm::ALL {
         let limit = Limit::builder(3, 200 * DAY).algorithm(algorithm).build().unwrap();
         let wider = Limit::builder(5, 300 * DAY).algorithm(algorithm).build().unwrap();

@@ -121,7 +121,7 @@ async fn a_state_of_a_newer_version_is_reported_and_left_alone() {
                 let policy = policy.clone().with_on_error(on_error);
                 let domain = Domain::new("d", [(policy, Rule::new())]).unwrap();
                 let asks = [Ask::check(Descriptor::new(), units(1))];
-                let verdict = domain.evaluate(&asks).decide(&Stores::new(store.clone()), None).await.unwrap();
+                let verdict = domain.evaluate(&asks).decide(&Stores::new(store.clone()), None).await;
                 assert_eq!(verdict.rulings()[0].source(), source, "{algorithm}");
             }
             // A shadow that cannot be read does not prevent the enforcing policy from being decided.
@@ -130,7 +130,7 @@ async fn a_state_of_a_newer_version_is_reported_and_left_alone() {
             let domain = Domain::new("d", [(shadow, Rule::new()), (real, Rule::new())]).unwrap();
             for allowed in [true, false] {
                 let asks = [Ask::check(Descriptor::new(), units(1))];
-                let verdict = domain.evaluate(&asks).decide(&Stores::new(store.clone()), None).await.unwrap();
+                let verdict = domain.evaluate(&asks).decide(&Stores::new(store.clone()), None).await;
                 assert_eq!(verdict.allowed(), allowed, "{algorithm}");
                 let sources: Vec<Source> = verdict.rulings().iter().map(Ruling::source).collect();
                 assert_eq!(sources, [Source::OnErrorDeny, Source::Store], "{algorithm}");

@@ -1,8 +1,8 @@
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-use tallygate::Cost;
 use tallygate::call::Verb;
 use tallygate::policy::{Descriptor, Domain, Policy, Rule};
+use tallygate::{Cost, MemoryStore};
 
 use super::*;
 use crate::question::AdHoc;

@@ -12,14 +12,12 @@ use tallygate::Cost;
 use tallygate::call::Verb;
 use tallygate::policy::{Descriptor, Outcome, Verdict};
 use tallygate::words::UnknownWord;
-use tallygate_http::{
-    Dialect, Prefixes, Problem, ProblemCode, client_address, digest, verdict_headers, verdict_problem,
-};
+use tallygate_http::{Prefixes, Problem, ProblemCode, client_address, digest, verdict_problem};
 
 use super::bounds::{MAX_ENTRIES, MAX_KEY, bounded_entry};
 use super::json::{Refused, problem_json, sentence};
 use crate::answer::AnswerError;
-use crate::app::App;
+use crate::app::{App, ReportedHeaders};
 use crate::decision_event::Api;
 use crate::question::Question;
 
@@ -68,10 +66,10 @@ pub(super) async fn answer(
         }
         error => error.into(),
     })?;
-    Ok(write(&answer.into_verdict(), settings.deny_status, app.dialect))
+    Ok(write(&answer.into_verdict(), settings.deny_status, app.headers))
 }
 
-fn write(verdict: &Verdict, deny_status: StatusCode, dialect: Dialect) -> Response {
+fn write(verdict: &Verdict, deny_status: StatusCode, headers: ReportedHeaders) -> Response {
     let mut response = match verdict.outcome() {
         Outcome::Allowed => Response::default(),
         outcome => {
@@ -80,7 +78,7 @@ fn write(verdict: &Verdict, deny_status: StatusCode, dialect: Dialect) -> Respon
             problem_json(status, &problem.with_status(Some(status)))
         }
     };
-    verdict_headers(verdict, dialect, response.headers_mut());
+    headers.apply(verdict, response.headers_mut());
     response
 }
 

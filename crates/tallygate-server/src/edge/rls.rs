@@ -65,5 +65,5 @@ pub(super) async fn should_rate_limit(
     let answer = app.answer(api, &question, deadline).await.map_err(|error| error.to_string())?;
     let verdict = answer.into_verdict();
     let metadata = metadata::metadata(question.domain().unwrap_or_default(), &verdict);
-    Ok((response::write(descriptors, &verdict, app.dialect), metadata))
+    Ok((response::write(descriptors, &verdict, app.headers), metadata))
 }

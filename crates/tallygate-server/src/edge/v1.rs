@@ -25,5 +25,5 @@ pub(super) async fn answer(verb: Verb, app: &App, headers: &HeaderMap, body: &By
     let read = require_json(headers).and_then(|()| request::read(verb, body));
     let question = read.inspect_err(|_| app.reject(Api::Http))?;
     let answer = app.answer(Api::Http, &question, None).await?;
-    response::write(verb, &answer, app.dialect)
+    response::write(verb, &answer, app.headers)
 }

@@ -1,6 +1,7 @@
 //! Log lines about decisions: a warning if `on_error` answers, and each denied call at the debug level.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
@@ -15,16 +16,26 @@ use crate::decision_event::{Asked, CallOutcome, DecisionEvent};
 
 /// The target of every line about a decision, for filters.
 const TARGET: &str = "tallygate_server::decision";
-/// The least time between two warnings about one policy.
+/// A policy whose `on_error` has not answered for so long is decided by the store again. Not sooner: a store that fails
+/// now and then would fill the log.
 const QUIET: Duration = Duration::from_secs(10);
 
-/// By policy, when it was last logged, and how often `on_error` has answered since.
+/// By policy, since when `on_error` answers, when it last did, and how often it has.
 ///
 /// Only used while the store fails. The policies are those of the files, so their number is bounded.
-type Notes = BTreeMap<String, (Instant, u64)>;
+type Notes = BTreeMap<String, Note>;
+
+#[derive(Debug, Clone, Copy)]
+struct Note {
+    since: Instant,
+    last: Instant,
+    answered: u64,
+}
 
 /// Per process, as the log is.
 static NOTES: Mutex<Notes> = Mutex::new(Notes::new());
+/// Whether there are any, so that the common case takes no lock.
+static NOTED: AtomicBool = AtomicBool::new(false);
 
 /// Logs a decision. In the common case this takes no lock, reads no clock and allocates nothing.
 pub(super) fn observe(event: &DecisionEvent<'_>) {
@@ -33,6 +44,10 @@ pub(super) fn observe(event: &DecisionEvent<'_>) {
         && tracing::enabled!(target: TARGET, Level::WARN)
     {
         warn(verdict, error);
+    } else if let Some(verdict) = asked.verdict()
+        && NOTED.load(Relaxed)
+    {
+        recovered(verdict);
     }
     if matches!(event.outcome, CallOutcome::Denied | CallOutcome::Unavailable)
         && tracing::enabled!(target: TARGET, Level::DEBUG)
@@ -55,45 +70,68 @@ fn debug(outcome: CallOutcome, asked: &Asked<'_>) {
     );
 }
 
-/// One line for each policy whose `on_error` answered and that was not logged just now.
+/// One line for each policy whose `on_error` begins to answer.
 fn warn(verdict: &Verdict, error: &StoreError) {
     let now = Instant::now();
-    let mut before: Option<&str> = None;
-    for ruling in verdict.rulings() {
-        let without = matches!(ruling.source(), Source::OnErrorAllow | Source::OnErrorDeny | Source::OnErrorLocal);
-        // A policy may rule on several descriptors. Rulings are in the order of policies, and a call counts once.
+    for ruling in verdict.rulings().iter().filter(|ruling| ruling.source().is_on_error()) {
         let policy = ruling.policy();
-        if !without || before.replace(policy.key_name()) == Some(policy.key_name()) {
-            continue;
-        }
         let mut notes = NOTES.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(answered) = answered(&mut notes, policy.key_name(), now) else { continue };
+        let begins = answered(&mut notes, policy.key_name(), now);
+        NOTED.store(true, Relaxed);
         drop(notes);
-        tracing::warn!(
-            target: TARGET,
-            domain = policy.domain(),
-            policy = policy.name(),
-            on_error = policy.on_error().name(),
-            answered,
-            store_error = error.kind().name(),
-            reason = %error,
-            "on_error answered"
-        );
+        if begins {
+            tracing::warn!(
+                target: TARGET,
+                domain = policy.domain(),
+                policy = policy.name(),
+                on_error = policy.on_error().name(),
+                source = ruling.source().name(),
+                store_error = error.kind().name(),
+                reason = %error,
+                "on_error answers"
+            );
+        }
     }
 }
 
-/// Counts an answer of a policy. If a line is due: the number of answers since the last one.
-fn answered(notes: &mut Notes, policy: &str, now: Instant) -> Option<u64> {
-    let Some((said_at, answered)) = notes.get_mut(policy) else {
-        notes.insert(policy.to_owned(), (now, 0));
-        return Some(1);
-    };
-    *answered += 1;
-    if now.saturating_duration_since(*said_at) < QUIET {
-        return None;
+/// One line for each policy that the store decides again.
+#[cold]
+fn recovered(verdict: &Verdict) {
+    let now = Instant::now();
+    for ruling in verdict.rulings().iter().filter(|ruling| ruling.source() == Source::Store) {
+        let policy = ruling.policy();
+        let mut notes = NOTES.lock().unwrap_or_else(PoisonError::into_inner);
+        let ended = ended(&mut notes, policy.key_name(), now);
+        NOTED.store(!notes.is_empty(), Relaxed);
+        drop(notes);
+        if let Some(note) = ended {
+            let for_ms = u64::try_from((note.last - note.since).as_millis()).unwrap_or(u64::MAX);
+            tracing::info!(
+                target: TARGET,
+                domain = policy.domain(),
+                policy = policy.name(),
+                answered = note.answered,
+                for_ms,
+                "the store decides again"
+            );
+        }
     }
-    *said_at = now;
-    Some(std::mem::take(answered))
+}
+
+/// Notes an answer of a policy. True for the first.
+fn answered(notes: &mut Notes, policy: &str, now: Instant) -> bool {
+    if let Some(note) = notes.get_mut(policy) {
+        (note.last, note.answered) = (now, note.answered + 1);
+        return false;
+    }
+    notes.insert(policy.to_owned(), Note { since: now, last: now, answered: 1 });
+    true
+}
+
+/// The note of a policy that the store has decided, if `on_error` has been quiet since.
+fn ended(notes: &mut Notes, policy: &str, now: Instant) -> Option<Note> {
+    let note = notes.get(policy)?;
+    (now.saturating_duration_since(note.last) >= QUIET).then(|| notes.remove(policy))?
 }
 
 #[cfg(test)]
@@ -189,9 +227,10 @@ mod tests {
             let domain = format!("down-{}", on_error.name());
             let lines = lines(&domain, LevelFilter::INFO, Some(on_error));
             let [line] = lines.as_slice() else { panic!("one line: {lines:?}") };
-            assert_eq!([&line["level"], &line["message"]], ["WARN", "on_error answered"]);
+            assert_eq!([&line["level"], &line["message"]], ["WARN", "on_error answers"]);
             let fields = json!({
-                "domain": domain, "policy": "per-user", "on_error": on_error.name(), "answered": 1,
+                "domain": domain, "policy": "per-user", "on_error": on_error.name(),
+                "source": format!("on_error_{on_error}"),
                 "store_error": "unavailable", "reason": format!("the store is unavailable: {DOWN}"),
             });
             assert_eq!(line["fields"], fields);
@@ -202,33 +241,42 @@ mod tests {
     fn nothing_is_counted_for_a_log_that_takes_no_warnings() {
         assert_eq!(lines("quiet", LevelFilter::ERROR, Some(OnError::Deny)), Vec::<Value>::new());
         let reported = lines("quiet", LevelFilter::WARN, Some(OnError::Deny));
-        assert_eq!(reported[0]["fields"]["answered"], 1);
+        assert_eq!(reported.len(), 1);
     }
 
+    /// A line every ten seconds of an outage said nothing new, and none said that it was over.
     #[test]
-    fn the_first_answer_is_told_at_once_for_each_policy() {
-        let (mut notes, now) = (Notes::new(), Instant::now());
-        assert_eq!(answered(&mut notes, "a/x", now), Some(1));
-        assert_eq!(answered(&mut notes, "a/x", now), None);
-        assert_eq!(answered(&mut notes, "b/x", now), Some(1));
+    fn the_beginning_and_the_end_are_told_once_for_each_policy() {
+        let (mut notes, start) = (Notes::new(), Instant::now());
+        let at = |seconds| start + Duration::from_secs(seconds);
+        assert!(answered(&mut notes, "a/x", at(0)) && answered(&mut notes, "b/x", at(0)));
+        assert!((1..100).all(|second| !answered(&mut notes, "a/x", at(second))));
+        assert!(ended(&mut notes, "a/x", at(100)).is_none(), "it failed a second ago");
+        let note = ended(&mut notes, "a/x", at(109)).unwrap();
+        assert_eq!((note.answered, note.last - note.since), (100, Duration::from_secs(99)));
+        assert!(ended(&mut notes, "a/x", at(110)).is_none());
+        assert!(answered(&mut notes, "a/x", at(111)));
     }
 
     proptest! {
         #[test]
-        fn lines_are_ten_seconds_apart_and_count_every_answer(waits in prop::collection::vec(0u64..6_000, 1..60)) {
+        fn beginnings_and_ends_alternate_and_count_every_answer(
+            events in prop::collection::vec((0u64..15_000, any::<bool>()), 1..80),
+        ) {
             let (mut notes, mut now) = (Notes::new(), Instant::now());
-            let (mut reported, mut said_at) = (0, None::<Instant>);
-            for wait in &waits {
-                now += Duration::from_millis(*wait);
-                if let Some(count) = answered(&mut notes, "a/x", now) {
-                    prop_assert!(said_at.is_none_or(|at| now - at >= QUIET));
-                    (reported, said_at) = (reported + count, Some(now));
+            let (mut open, mut counted, mut failures) = (false, 0, 0);
+            for (wait, fails) in events {
+                now += Duration::from_millis(wait);
+                if fails {
+                    failures += 1;
+                    prop_assert_eq!(answered(&mut notes, "a/x", now), !open);
+                    open = true;
+                } else if let Some(note) = ended(&mut notes, "a/x", now) {
+                    prop_assert!(open && now - note.last >= QUIET);
+                    (open, counted) = (false, counted + note.answered);
                 }
             }
-            // The rest is in the next line.
-            now += QUIET;
-            reported += answered(&mut notes, "a/x", now).unwrap();
-            prop_assert_eq!(reported, waits.len() as u64 + 1);
+            prop_assert_eq!(counted + notes.get("a/x").map_or(0, |note| note.answered), failures);
         }
     }
 }

@@ -194,6 +194,7 @@ policies:
         "\"closed\",outcome=\"allowed\",source=\"store",
         "\"closed\",outcome=\"denied\",source=\"store",
         "\"closed\",outcome=\"denied\",source=\"on_error_deny",
+        "\"closed\",outcome=\"denied\",source=\"shed",
         "\"trial\",outcome=\"shadow_allowed\",source=\"store",
         "\"trial\",outcome=\"shadow_allowed\",source=\"on_error_local",
         "\"trial\",outcome=\"shadow_denied\",source=\"store",

@@ -11,7 +11,7 @@ use tallygate::MemoryStore;
 use tallygate::clock::{ManualClock, Timestamp};
 use tallygate::policy::{Descriptor, Domain, Mode, Policy, PolicySet, Ruling};
 use tallygate_redis::RedisStore;
-use tallygate_testkit::Server;
+use tallygate_testkit::{FaultyStore, Server};
 use tallygate_tower::{OnError, RateLimit, Rule};
 use tokio::sync::Semaphore;
 use tower::{Layer, ServiceExt, service_fn};
@@ -101,6 +101,33 @@ async fn a_dead_store_is_answered_by_each_rule_and_said_in_the_verdict() {
             [(200, "on_error_local"), (429, "on_error_local")],
         ]
     );
+}
+
+/// `Allow` let everybody pass who came while too many calls were in flight to a healthy store.
+#[tokio::test]
+async fn an_overloaded_process_sheds_whatever_on_error_says() {
+    let mut seen = Vec::new();
+    for &on_error in OnError::ALL {
+        let store = FaultyStore::new(MemoryStore::new());
+        store.switch().overload();
+        let rule = Rule::new("r", "2/min").unwrap().on_error(on_error);
+        let layer = RateLimit::new().rule(rule).instances(2).store(store).share_verdict();
+        let answers = [send(&layer, from("192.0.2.1", "/")).await, send(&layer, from("192.0.2.1", "/")).await];
+        seen.push(answers.map(|answer| {
+            let source = answer.verdict.as_ref().unwrap().rulings()[0].source().name();
+            (answer.status.as_u16(), source, answer.header("retry-after").is_some())
+        }));
+    }
+    let (shed, share) = ([(503, "shed", true); 2], [(200, "on_error_local", false), (429, "on_error_local", true)]);
+    assert_eq!(seen, [shed, shed, share]);
+}
+
+/// It was 500, and an error in the log.
+#[tokio::test]
+async fn more_rules_than_a_decision_has_deny() {
+    let rules = (0..33).map(|number| Rule::new(format!("r{number}"), "9/min").unwrap());
+    let layer = rules.fold(RateLimit::new(), RateLimit::rule);
+    assert_eq!(send(&layer, from("192.0.2.1", "/")).await.status, 429);
 }
 
 /// A call that the service behind failed without a response stayed counted as a success.

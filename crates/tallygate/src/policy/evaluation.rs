@@ -1,27 +1,29 @@
 //! From a call to a verdict: the policies that apply, the store's answer, and what to do if there is none.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
+use super::local::Local;
 use super::verdict::outcome;
 use super::{
     Action, Ask, CallerLimit, Descriptor, Domain, Excess, Match, Mode, OnError, Outcome, Policy, Ruling, Stores,
     Subject, Verdict,
 };
-use crate::call::{Call, Effect, InvalidCheck, Verb};
+use crate::call::{Call, Effect, Verb};
 use crate::check::{Check, Cost};
 use crate::clock::Timestamp;
 use crate::decision::{Decision, Source, Status};
 use crate::few::Few;
 use crate::key::Key;
-use crate::store::{MemoryStore, Store, StoreError};
+use crate::limit::Limit;
+use crate::store::{Store, StoreError, StoreErrorKind};
 
 /// The policies that apply to a call, and the store's answers so far.
 ///
 /// Enforcing policies are charged all or none. Quotas are charged where they fit, unless an enforcing policy denies the
 /// call. Shadows are charged if the call is allowed. All of that is one call to the store, as of one instant. A policy
 /// that matches one subject in two descriptors counts it once, with the larger cost. If the store fails, each policy's
-/// [`OnError`] answers; an error is only returned for an invalid question.
+/// [`OnError`] answers. There is always a verdict: what a request can influence must not become an error.
 #[derive(Debug)]
 pub struct Evaluation {
     /// The verdict so far.
@@ -110,36 +112,33 @@ impl Evaluation {
     }
 
     /// Decides, by the deadline if there is one.
-    pub async fn decide<S: Store>(
-        mut self,
-        stores: &Stores<S>,
-        deadline: Option<Instant>,
-    ) -> Result<Verdict, InvalidCheck> {
+    pub async fn decide<S: Store>(mut self, stores: &Stores<S>, deadline: Option<Instant>) -> Verdict {
         if self.verdict.rulings.len() > 1 {
             self.verdict.give_back(stores, deadline).await;
         }
-        while let Some(step) = self.next()? {
+        while let Some(step) = self.next() {
             let checks = self.verdict.checks(&step);
             let call = Call::of_distinct(step.verb, &checks).denied(step.denied).partial().by(deadline);
-            let answer = call.ask(&stores.shared).await;
+            let (answer, follows) = match call.ask_now(&stores.shared) {
+                Some(answer) => (answer, false),
+                None => (call.ask(&stores.shared).await, true),
+            };
             drop(checks);
             let partly = answer.as_ref().is_ok_and(|decision| decision.allowed() && decision.is_partial());
-            self.verdict.record(&step, answer, &stores.local);
+            self.verdict.record(&step, answer, &stores.local, follows);
             if partly && self.verdict.denied() {
                 self.verdict.give_back_charged(&step, stores).await;
             }
         }
-        Ok(self.verdict)
+        self.verdict
     }
 
     /// Decides without waiting, if the store can. `None` means that nothing was done: use [`decide`](Self::decide).
     #[inline]
-    pub fn decide_now<S: Store>(&mut self, stores: &Stores<S>) -> Option<Result<Verdict, InvalidCheck>> {
+    pub fn decide_now<S: Store>(&mut self, stores: &Stores<S>) -> Option<Verdict> {
         loop {
-            let step = match self.next() {
-                Ok(Some(step)) => step,
-                Ok(None) => return Some(Ok(std::mem::replace(&mut self.verdict, Verdict::unlimited()))),
-                Err(invalid) => return Some(Err(invalid)),
+            let Some(step) = self.next() else {
+                return Some(std::mem::replace(&mut self.verdict, Verdict::unlimited()));
             };
             let checks = self.verdict.checks(&step);
             let answer = Call::of_distinct(step.verb, &checks).denied(step.denied).ask_now(&stores.shared);
@@ -148,43 +147,52 @@ impl Evaluation {
                 self.phase = Phase::START;
                 return None;
             };
-            self.verdict.record(&step, answer, &stores.local);
+            self.verdict.record(&step, answer, &stores.local, false);
         }
     }
 
     /// The next call to a store, if there is one.
     #[inline]
-    fn next(&mut self) -> Result<Option<Step>, InvalidCheck> {
+    fn next(&mut self) -> Option<Step> {
         if let [only] = &self.verdict.rulings[..] {
             let first = self.phase == Phase::START && only.limit().is_some();
             self.phase = Phase::DONE;
             let verb = only.action.verb;
-            return Ok(first.then(|| Step { verb, members: Few::from(0), denied: false }));
+            return first.then(|| Step { verb, members: Few::from(0), denied: false });
         }
         let in_order = |&effect: &Effect| Verb::ALL.iter().filter(move |verb| verb.effect() == effect);
         while let Some(&verb) = ORDER.iter().flat_map(in_order).nth(self.phase.verb) {
-            let members = self.members_of(verb)?;
+            let members = self.members_of(verb);
             if !members.is_empty() {
-                return Ok(Some(Step { verb, members: Few::Many(members), denied: self.verdict.denied() }));
+                return Some(Step { verb, members: Few::Many(members), denied: self.verdict.denied() });
             }
         }
-        Ok(None)
+        None
     }
 
-    /// The rulings to ask about with a verb: all that decide, and as many shadows as fit.
-    fn members_of(&mut self, verb: Verb) -> Result<Vec<usize>, InvalidCheck> {
+    /// The rulings to ask about with a verb: all that decide, and as many shadows as fit. What gives back decides nothing,
+    /// and is asked in as many calls as it takes.
+    fn members_of(&mut self, verb: Verb) -> Vec<usize> {
         let Phase { verb: place, shadows: from } = self.phase;
         let asked = |ruling: &Ruling| ruling.action.verb == verb && ruling.source == Source::Unlimited;
+        if verb.effect() == Effect::GivesBack {
+            let mut members = self.verdict.members(asked, 0);
+            self.phase.verb += usize::from(members.len() <= Call::MAX_CHECKS);
+            members.truncate(Call::MAX_CHECKS);
+            return members;
+        }
         let decides = |ruling: &Ruling| from.is_none() && ruling.mode() != Mode::Shadow && asked(ruling);
         let mut members = self.verdict.members(decides, 0);
         let Some(room) = Call::MAX_CHECKS.checked_sub(members.len()) else {
-            return Err(InvalidCheck::Count { count: members.len() });
+            self.verdict.refuse_all(verb);
+            self.phase.verb += 1;
+            return Vec::new();
         };
         let shadows = self.verdict.members(|ruling| ruling.mode() == Mode::Shadow && asked(ruling), from.unwrap_or(0));
         let left_out = shadows.get(room).copied();
         self.phase = Phase { verb: place + usize::from(left_out.is_none()), shadows: left_out };
         members.extend(shadows.into_iter().take(room));
-        Ok(members)
+        members
     }
 }
 
@@ -202,7 +210,17 @@ impl Verdict {
             drop(calls);
             drop(checks);
             for (step, answer) in steps.iter().zip(answers) {
-                self.record(step, answer, &stores.local);
+                self.record(step, answer, &stores.local, true);
+            }
+        }
+    }
+
+    /// More policies apply than one call may have. A denial, because an error would let the request pass some proxies.
+    #[cold]
+    fn refuse_all(&mut self, verb: Verb) {
+        for ruling in self.rulings.iter_mut().filter(|ruling| ruling.action.verb == verb) {
+            if let Some(limit) = ruling.limit().cloned() {
+                (ruling.status, ruling.source) = (Status::never(&limit), Source::TooMany);
             }
         }
     }
@@ -222,6 +240,9 @@ impl Verdict {
         let receipts = self.receipts(&places);
         let given = Call::of_distinct(Verb::Refund, &receipts).ask(&stores.shared).await;
         drop(receipts);
+        for (&at, status) in given.iter().flat_map(|given| places.iter().zip(given.statuses())) {
+            stores.local.follow_refund(&self.rulings[at], status.units());
+        }
         self.refunded(&places, given);
     }
 
@@ -273,9 +294,10 @@ impl Verdict {
         })
     }
 
-    /// Records the answer to a step.
+    /// Records the answer to a step. The local store `follows` a store that had to be waited for; one that answers at once
+    /// is in this process, and does not fail.
     #[inline]
-    fn record(&mut self, step: &Step, answer: Result<Decision, StoreError>, local: &MemoryStore) {
+    fn record(&mut self, step: &Step, answer: Result<Decision, StoreError>, local: &Local, follows: bool) {
         match answer {
             Ok(decision) => {
                 let decided_at = decision.decided_at();
@@ -283,7 +305,11 @@ impl Verdict {
                 self.split |= decision.split();
                 for (at, &member) in step.members.iter().enumerate() {
                     if decision.failure(at).is_none() {
-                        self.rulings[member].answered(decision.statuses()[at], decision.source(), decided_at);
+                        let (ruling, status) = (&mut self.rulings[member], decision.statuses()[at]);
+                        if follows {
+                            local.follow(step.verb, ruling, &status);
+                        }
+                        ruling.answered(status, decision.source(), decided_at);
                     }
                 }
                 let failed = |at: &usize| decision.failure(*at).is_some();
@@ -308,13 +334,19 @@ impl Verdict {
             let same = |other: &&mut Ruling| other.action.verb == step.verb && other.is_same_state(&known);
             for other in self.rulings.iter_mut().filter(same) {
                 (other.status, other.source, other.decided_at) = (known.status, known.source, known.decided_at);
+                if known.source == Source::OnErrorLocal {
+                    other.limit.clone_from(&known.limit);
+                }
             }
         }
     }
 
-    /// The store cannot answer: applies each policy's `on_error`.
+    /// The store cannot answer: applies each policy's `on_error`. If it was this process that had no time to ask, the
+    /// store is not at fault, and callers could choose to be allowed by asking often enough: such a call is shed, or
+    /// decided locally.
     #[cold]
-    fn fall_back(&mut self, step: &Step, error: Option<StoreError>, local: &MemoryStore) {
+    fn fall_back(&mut self, step: &Step, error: Option<StoreError>, local: &Local) {
+        let shed = error.as_ref().is_some_and(|error| error.kind() == StoreErrorKind::Overloaded);
         self.store_error = error.map(Box::new).or(self.store_error.take());
         let mut locals = Vec::new();
         for &member in step.members.iter() {
@@ -325,9 +357,10 @@ impl Verdict {
                 _ if !step.verb.decides() => {
                     ruling.answered(Status::untouched(&limit), Source::OnErrorAllow, None);
                 }
+                OnError::Local => locals.push(member),
+                OnError::Allow | OnError::Deny if shed => ruling.answered(Status::never(&limit), Source::Shed, None),
                 OnError::Allow => ruling.answered(Status::untouched(&limit), Source::OnErrorAllow, None),
                 OnError::Deny => ruling.answered(Status::never(&limit), Source::OnErrorDeny, None),
-                OnError::Local => locals.push(member),
             }
         }
         if locals.is_empty() {
@@ -336,13 +369,24 @@ impl Verdict {
         let refused =
             |ruling: &Ruling| ruling.mode() == Mode::Enforce && !ruling.status.allowed() && ruling.limit().is_some();
         let denied = step.denied || step.members.iter().any(|&member| refused(&self.rulings[member]));
+        let shares: Vec<Option<Limit>> = locals.iter().map(|&member| local.share_of(&self.rulings[member])).collect();
         let step = Step { verb: step.verb, members: Few::Many(locals), denied };
         let checks = self.checks(&step);
-        let answer = Call::of_distinct(step.verb, &checks).denied(denied).ask_now(local);
+        let shared = checks.iter().zip(&shares);
+        let shared = shared.map(|(check, share)| check.under(share.as_ref().unwrap_or(check.limit)).within_capacity());
+        let checks: Vec<Check<'_>> = shared.collect();
+        let answer = Call::of_distinct(step.verb, &checks).denied(denied).ask_now(&*local.store);
         drop(checks);
-        if let Some(Ok(decision)) = answer {
-            for (&member, status) in step.members.iter().zip(decision.statuses()) {
-                self.rulings[member].answered(*status, Source::OnErrorLocal, decision.decided_at());
+        let Some(Ok(decision)) = answer else { return };
+        for ((&member, status), share) in step.members.iter().zip(decision.statuses()).zip(shares) {
+            let ruling = &mut self.rulings[member];
+            // More than the share, but not more than the limit, fits once the store is back.
+            let fits = ruling.limit().is_some_and(|limit| ruling.action.cost.get() <= limit.capacity());
+            let waits = fits && !status.allowed() && status.retry_after().is_none();
+            let status = if waits { status.with_retry_after(Duration::from_secs(1)) } else { *status };
+            ruling.answered(status, Source::OnErrorLocal, decision.decided_at());
+            if ruling.source == Source::OnErrorLocal {
+                ruling.limit = share.map_or(CallerLimit::Unlimited, CallerLimit::Override);
             }
         }
     }
@@ -369,7 +413,7 @@ impl Ruling {
                 _ if drained => source,
                 _ => Source::TooCostly,
             };
-            if matches!(source, Source::OnErrorAllow | Source::OnErrorDeny) {
+            if source.is_without_numbers() {
                 self.status = Status::never(self.limit().expect("the limit was checked above"));
             }
         } else if source == Source::ZeroLimit {

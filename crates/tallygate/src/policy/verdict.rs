@@ -30,7 +30,7 @@ pub enum Outcome {
     Allowed,
     /// The call is over a limit.
     Denied,
-    /// The store cannot answer, and a policy denies such calls (fail closed).
+    /// The store cannot answer, and a policy denies such calls (fail closed); or this process is overloaded.
     Unavailable,
 }
 
@@ -59,7 +59,7 @@ pub(super) fn outcome(rulings: &[Ruling]) -> Outcome {
     } else {
         return Outcome::Allowed;
     };
-    let by_limit = of(by).any(|ruling| denied(ruling) && ruling.source != Source::OnErrorDeny);
+    let by_limit = of(by).any(|ruling| denied(ruling) && !ruling.source.is_unavailable());
     if by_limit { Outcome::Denied } else { Outcome::Unavailable }
 }
 
@@ -99,7 +99,7 @@ impl Verdict {
             // A used-up quota binds only if the call is denied.
             Outcome::Allowed => ruling.mode() != Mode::Quota || ruling.status.allowed(),
             // The wait of a policy that could not be evaluated is unknown.
-            Outcome::Denied => ruling.source != Source::OnErrorDeny,
+            Outcome::Denied => !ruling.source.is_unavailable(),
             Outcome::Unavailable => true,
         };
         limits.clone().filter(binds).max_by(|a, b| a.status.tightness(&b.status)).or_else(|| limits.clone().next())
@@ -117,9 +117,12 @@ impl Verdict {
         drop(calls);
         drop(receipts);
         for (places, given) in chunks.into_iter().zip(answers) {
+            for (&at, status) in given.iter().flat_map(|given| places.iter().zip(given.statuses())) {
+                stores.local.follow_refund(&self.rulings[at], status.units());
+            }
             self.refunded(places, given);
         }
-        self.refund_now_from(&local, &*stores.local);
+        self.refund_now_from(&local, &*stores.local.store);
         self
     }
 
@@ -127,7 +130,7 @@ impl Verdict {
     /// was done.
     pub fn refund_now<S: Store>(&mut self, stores: &Stores<S>) -> bool {
         let (local, shared) = self.charged();
-        self.refund_now_from(&shared, &stores.shared) && self.refund_now_from(&local, &*stores.local)
+        self.refund_now_from(&shared, &stores.shared) && self.refund_now_from(&local, &*stores.local.store)
     }
 
     fn refund_now_from<S: Store>(&mut self, places: &[usize], store: &S) -> bool {
@@ -205,7 +208,8 @@ impl Ruling {
         self.subject.as_str()
     }
 
-    /// The limit that applied: the caller's override or the policy's. `None` never refuses.
+    /// The limit that applied: the caller's override or the policy's, or the share of it that this process admits while the
+    /// store cannot answer. `None` never refuses.
     pub fn limit(&self) -> Option<&Limit> {
         self.policy.limit_of(&self.limit)
     }
@@ -249,7 +253,8 @@ impl Ruling {
     pub(super) fn check(&self) -> Option<Check<'_>> {
         let key = Key::new(self.policy.key_name(), &self.subject).expect("a policy and a subject make a key");
         let check = Check::new(key, self.limit()?);
-        Some(check.cost(self.action.cost).with_charged_at(self.action.charged_at))
+        let check = check.cost(self.action.cost).with_charged_at(self.action.charged_at);
+        Some(check.with_cache_denials(self.policy.cache_denials()))
     }
 
     /// Whether both are about the same state.

@@ -1,13 +1,13 @@
 //! The embedded store: states in this process, sharded to reduce lock contention.
 
-mod print;
+pub(super) mod print;
 mod shard;
 mod table;
 
 use super::{Store, StoreError};
 use crate::algorithm::EncodedState;
 use crate::call::{Call, Taking, Verb};
-use crate::check::Check;
+use crate::check::{Check, Cost};
 use crate::clock::{Clock, Timestamp};
 use crate::counter::{CounterError, CounterName, CounterOp, CounterValue, Counters};
 use crate::decision::{Decision, Source, Status};
@@ -111,6 +111,24 @@ impl MemoryStore {
         let step = shard.step_new(print, check, now.as_micros(), Mode::Take, 0);
         drop(shard);
         Decision::of_one(step.status, step.source(), now)
+    }
+
+    /// Follows a shared store that charged `units` and has `remaining` left: takes as much here, and leaves no more.
+    pub(crate) fn follow(&self, check: &Check<'_>, units: u64, remaining: u64) {
+        let now = self.clock.now();
+        let print = self.print(&check.key);
+        let mut shard = lock(self.shard_of(print));
+        let now = self.in_order(now, shard.latest());
+        shard.decides_at(now);
+        let mut take = |units: u64| {
+            let (cost, mode) = Cost::new(units).map_or((Cost::ONE, Mode::Look), |cost| (cost, Mode::Take));
+            shard.step(print, &check.cost(cost), now.as_micros(), mode, 0).status
+        };
+        let status = take(units.min(check.limit.capacity()));
+        let most = if status.units() < units { 0 } else { remaining };
+        if status.remaining() > most {
+            take(status.remaining() - most);
+        }
     }
 
     #[inline(never)]

@@ -6,23 +6,23 @@ use std::time::Duration;
 use http::header::{CONTENT_TYPE, RETRY_AFTER};
 use http::{HeaderMap, HeaderValue};
 use tallygate::Limit;
-use tallygate::decision::Source;
 use tallygate::policy::{Mode, Outcome, Ruling, Verdict};
-use tallygate_http::{Dialect, Problem, SOON, seconds_up, verdict_headers, verdict_problem};
+use tallygate_http::{Problem, SOON, seconds_up, verdict_problem};
 
 use super::UNITS;
+use crate::app::ReportedHeaders;
 use crate::proto::envoy::config::core::v3::HeaderValue as AddedHeader;
 use crate::proto::envoy::service::ratelimit::v3::RateLimitResponse;
 use crate::proto::envoy::service::ratelimit::v3::rate_limit_response::rate_limit::Unit;
 use crate::proto::envoy::service::ratelimit::v3::rate_limit_response::{Code, DescriptorStatus, RateLimit};
 
 /// The answer to a call of this many descriptors, without metadata.
-pub(super) fn write(descriptors: usize, verdict: &Verdict, dialect: Dialect) -> RateLimitResponse {
+pub(super) fn write(descriptors: usize, verdict: &Verdict, reported: ReportedHeaders) -> RateLimitResponse {
     let allowed = verdict.outcome() == Outcome::Allowed;
     RateLimitResponse {
         overall_code: if allowed { Code::Ok } else { Code::OverLimit }.into(),
         statuses: (0..descriptors).map(|at| status(shown(verdict.rulings(), at))).collect(),
-        response_headers_to_add: headers(verdict, dialect, allowed),
+        response_headers_to_add: headers(verdict, reported, allowed),
         // The proxy chooses the status.
         raw_body: if allowed { Vec::new() } else { verdict_problem(verdict).with_status(None).to_text().into_bytes() },
         ..RateLimitResponse::default()
@@ -70,7 +70,7 @@ fn until_reset(ruling: &Ruling, limit: &Limit) -> Duration {
     match (status.allowed(), status.retry_after()) {
         (true, _) => status.reset_after(),
         (false, Some(wait)) => wait,
-        (false, None) if ruling.source() == Source::OnErrorDeny => SOON,
+        (false, None) if ruling.source().is_unavailable() => SOON,
         (false, None) => limit.window(),
     }
 }
@@ -91,9 +91,9 @@ fn unit(window: Duration) -> Unit {
 }
 
 /// Envoy adds them to every response, so the headers of a refusal are left out of others.
-fn headers(verdict: &Verdict, dialect: Dialect, allowed: bool) -> Vec<AddedHeader> {
+fn headers(verdict: &Verdict, reported: ReportedHeaders, allowed: bool) -> Vec<AddedHeader> {
     let mut headers = HeaderMap::new();
-    verdict_headers(verdict, dialect, &mut headers);
+    reported.apply(verdict, &mut headers);
     if allowed {
         headers.remove(RETRY_AFTER);
     } else {

@@ -8,16 +8,15 @@ use tallygate::Decision;
 use tallygate::call::{Effect, Verb};
 use tallygate::decision::Source;
 use tallygate::policy::{Mode, Outcome, Ruling, Verdict};
-use tallygate_http::{
-    Dialect, Headers, Line, Problem, ProblemCode, decision_answer, verdict_answer, verdict_headers, verdict_problem,
-};
+use tallygate_http::{Headers, Line, Problem, ProblemCode, decision_answer, verdict_answer, verdict_problem};
 
 use crate::answer::Answer;
+use crate::app::ReportedHeaders;
 use crate::edge::json::{json_response, ok, problem_json};
 use crate::edge::{Refused, store_problem};
 use crate::question::AdHoc;
 
-pub(super) fn write(verb: Verb, answer: &Answer<'_>, dialect: Dialect) -> Result<Response, Refused> {
+pub(super) fn write(verb: Verb, answer: &Answer<'_>, headers: ReportedHeaders) -> Result<Response, Refused> {
     let gives_back = verb.effect() == Effect::GivesBack;
     match answer {
         Answer::Verdict(verdict) if gives_back => match verdict.store_error() {
@@ -27,27 +26,28 @@ pub(super) fn write(verb: Verb, answer: &Answer<'_>, dialect: Dialect) -> Result
                 Ok(given_back(verb, units))
             }
         },
-        Answer::Verdict(verdict) => verdict_response(verdict, dialect),
+        Answer::Verdict(verdict) => verdict_response(verdict, headers),
         Answer::Decision(asked, decision) if gives_back => {
             Ok(given_back(verb, [(asked.policy.as_str(), decision.binding().units())]))
         }
-        Answer::Decision(asked, decision) => Ok(decision_response(asked, decision, dialect)),
+        Answer::Decision(asked, decision) => Ok(decision_response(asked, decision, headers)),
     }
 }
 
 /// 200, 429, or 503 if the store could not answer and a policy fails closed.
-fn verdict_response(verdict: &Verdict, dialect: Dialect) -> Result<Response, Refused> {
+fn verdict_response(verdict: &Verdict, headers: ReportedHeaders) -> Result<Response, Refused> {
     let too_costly = |ruling: &&Ruling| ruling.mode() == Mode::Enforce && ruling.source() == Source::TooCostly;
     if let Some(ruling) = verdict.rulings().iter().find(too_costly) {
         return Err(too_costly_problem(ruling).into());
     }
     let problem = (verdict.outcome() != Outcome::Allowed).then(|| verdict_problem(verdict));
     let mut response = decided(problem, verdict_answer(verdict));
-    verdict_headers(verdict, dialect, response.headers_mut());
+    headers.apply(verdict, response.headers_mut());
     Ok(response)
 }
 
-fn decision_response(asked: &AdHoc, decision: &Decision, dialect: Dialect) -> Response {
+fn decision_response(asked: &AdHoc, decision: &Decision, reported: ReportedHeaders) -> Response {
+    let dialect = reported.dialect;
     let (policy, status, allowed) = (asked.policy.as_str(), decision.binding(), decision.allowed());
     let problem = (!allowed).then(|| match status.retry_after() {
         Some(wait) if status.remaining() > 0 => {
@@ -59,6 +59,7 @@ fn decision_response(asked: &AdHoc, decision: &Decision, dialect: Dialect) -> Re
     let lines = [Line { policy, limit: &asked.limit, status }];
     let headers = Headers { dialect, lines: &lines, binding: Some(0), allowed, unix_now: dialect.unix_now() };
     headers.apply(response.headers_mut());
+    reported.apply_source(decision.source().name(), response.headers_mut());
     response
 }
 

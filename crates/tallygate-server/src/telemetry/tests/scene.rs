@@ -46,7 +46,7 @@ impl Scene {
         let domain = self.question.domain().unwrap();
         let asked = question(domain, user);
         let About::Policies { asks, .. } = &asked.about else { unreachable!() };
-        let verdict = self.set.domain(domain).unwrap().evaluate(asks).decide(stores, None).await.unwrap();
+        let verdict = self.set.domain(domain).unwrap().evaluate(asks).decide(stores, None).await;
         let result = Ok(Answer::Verdict(verdict));
         observe(&self.event(&result));
         result

@@ -12,14 +12,14 @@ use crate::key::Key;
 
 /// The keyed 128-bit hash of a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Print {
+pub(in crate::store) struct Print {
     low: u64,
     high: u64,
 }
 
 /// The secret of a store: for each word, one factor for each half.
 #[derive(Debug, Clone)]
-pub(super) struct Factors {
+pub(in crate::store) struct Factors {
     offsets: [u128; 2],
     factors: Box<[[u128; 2]; WORDS]>,
 }
@@ -29,7 +29,7 @@ const WORDS: usize = 1 + Key::MAX_POLICY.div_ceil(8) + Key::MAX_SUBJECT.div_ceil
 
 impl Factors {
     /// Draws random factors.
-    pub(super) fn random() -> Self {
+    pub(in crate::store) fn random() -> Self {
         let secret = RandomState::new();
         let mut number = 0_u64;
         let mut draw = || {
@@ -42,7 +42,7 @@ impl Factors {
 
     /// The fingerprint of two parts, which together are no longer than the longest key.
     #[inline(always)]
-    pub(super) fn print(&self, first: &[u8], second: &[u8]) -> Print {
+    pub(in crate::store) fn print(&self, first: &[u8], second: &[u8]) -> Print {
         let mut factors = self.factors.iter();
         let [mut low, mut high] = self.offsets;
         let mut add = |word: u64| {
@@ -99,14 +99,14 @@ impl Print {
 
     /// The hash used by a table.
     #[inline(always)]
-    pub(super) fn bucket_hash(self) -> u64 {
+    pub(in crate::store) fn bucket_hash(self) -> u64 {
         self.low
     }
 
     /// One of `count` shards, a power of two. Uses other bits than the table, which takes the lowest for the bucket and
     /// the highest for the tag.
     #[inline(always)]
-    pub(super) fn shard(self, count: usize) -> usize {
+    pub(in crate::store) fn shard(self, count: usize) -> usize {
         usize::try_from((self.low >> 40) & (count as u64 - 1)).unwrap_or(0)
     }
 

@@ -200,3 +200,20 @@ proptest! {
         }
     }
 }
+
+/// INVALID_ARGUMENT, which Envoy lets pass: a caller who matched 33 policies was not limited at all.
+#[tokio::test]
+async fn a_request_under_more_policies_than_a_decision_has_is_over_the_limit() {
+    let many = (0..40).map(|number| (policy(&format!("p{number}"), "9/h"), when("ua", &format!("*tok{number:02}*"))));
+    let served = Served::new(app(still_store(), many.collect()));
+    let ask = async |count: usize| {
+        let agent: Vec<String> = (0..count).map(|number| format!("tok{number:02}")).collect();
+        served.ask(request(vec![descriptor(&[("ua", &agent.join(" "))])])).await
+    };
+    assert_eq!(codes(&ask(32).await), [Code::Ok; 2]);
+    let denied = ask(33).await;
+    assert_eq!(codes(&denied), [Code::OverLimit; 2]);
+    let body = String::from_utf8(denied.raw_body).unwrap();
+    assert!(body.contains("More than 32 limits apply"), "{body}");
+    assert_eq!(codes(&ask(1).await), [Code::Ok; 2], "nothing was charged");
+}

@@ -1,0 +1,151 @@
+//! What this process decides while the store cannot: its share of each limit, as far as it is not used up already.
+
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use super::{OnError, Ruling};
+use crate::call::{Call, Verb};
+use crate::check::{Check, Cost};
+use crate::decision::Status;
+use crate::limit::Limit;
+use crate::store::MemoryStore;
+
+/// The number of processes that share a store, as far as this one knows. Clones share the number.
+///
+/// While the store cannot answer, each process admits its part of a limit: see [`OnError::Local`].
+#[derive(Debug, Clone)]
+pub struct Instances(Arc<AtomicU32>);
+
+impl Instances {
+    /// Creates the number. Zero counts as one: this process.
+    pub fn new(count: u32) -> Self {
+        Self(Arc::new(AtomicU32::new(count.max(1))))
+    }
+
+    /// The number.
+    pub fn get(&self) -> u32 {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    /// Changes the number.
+    pub fn set(&self, count: u32) {
+        self.0.store(count.max(1), Ordering::Relaxed);
+    }
+}
+
+impl Default for Instances {
+    fn default() -> Self {
+        Self::new(1)
+    }
+}
+
+/// A fixed share of a limit, from 1 to 100 percent. Written `25%`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Share(u8);
+
+/// The error of an invalid share.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("`{text}` is not a share: write a whole percentage from 1% to 100%, for example 25%")]
+pub struct ShareError {
+    text: String,
+}
+
+impl Share {
+    /// Creates a share of 1 to 100 percent.
+    pub fn percent(percent: u8) -> Option<Self> {
+        (1..=100).contains(&percent).then_some(Self(percent))
+    }
+}
+
+impl FromStr for Share {
+    type Err = ShareError;
+
+    fn from_str(text: &str) -> Result<Self, ShareError> {
+        let digits = text.strip_suffix('%').filter(|digits| digits.bytes().all(|byte| byte.is_ascii_digit()));
+        let percent = digits.and_then(|digits| digits.parse().ok()).and_then(Self::percent);
+        percent.ok_or_else(|| ShareError { text: text.to_owned() })
+    }
+}
+
+impl fmt::Display for Share {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}%", self.0)
+    }
+}
+
+/// The local store. It follows the shared one: what that charges is charged here too, so that an outage gives nobody a
+/// fresh share.
+#[derive(Debug, Clone)]
+pub(super) struct Local {
+    pub(super) store: Arc<MemoryStore>,
+    pub(super) instances: Instances,
+}
+
+/// How many keys the local store keeps apart. Those beyond share states.
+const KEYS: usize = 100_000;
+
+impl Default for Local {
+    fn default() -> Self {
+        Self { store: Arc::new(MemoryStore::builder().capacity(KEYS).build()), instances: Instances::default() }
+    }
+}
+
+impl Local {
+    /// The part of the limit of a ruling that this process may admit on its own.
+    pub(super) fn share_of(&self, ruling: &Ruling) -> Option<Limit> {
+        let limit = ruling.limit()?;
+        Some(match ruling.policy.share() {
+            Some(Share(percent)) => limit.share(u32::from(percent), 100),
+            None => limit.share(1, self.instances.get()),
+        })
+    }
+
+    /// Follows what the shared store answered to a ruling: `status`.
+    #[inline]
+    pub(super) fn follow(&self, verb: Verb, ruling: &Ruling, status: &Status) {
+        if ruling.policy.on_error() != OnError::Local || verb == Verb::Peek {
+            return;
+        }
+        let (Some(share), Some(check)) = (self.share_of(ruling), ruling.check()) else { return };
+        let check = check.under(&share);
+        if share.amount() == 0 {
+            return;
+        }
+        match verb {
+            Verb::Check => self.store.follow(&check, status.units(), status.remaining()),
+            Verb::Refund => self.give_back(Verb::Refund, check, status.units()),
+            Verb::Reset => self.give_back(Verb::Reset, check, 1),
+            Verb::Peek => {}
+        }
+    }
+
+    /// Follows a refund of `units` that a ruling was charged.
+    pub(super) fn follow_refund(&self, ruling: &Ruling, units: u64) {
+        if ruling.policy.on_error() == OnError::Local
+            && let (Some(share), Some(receipt)) = (self.share_of(ruling), ruling.receipt())
+        {
+            self.give_back(Verb::Refund, receipt.check().under(&share), units);
+        }
+    }
+
+    fn give_back(&self, verb: Verb, check: Check<'_>, units: u64) {
+        let Ok(units) = Cost::new(units) else { return };
+        let checks = [check.cost(units)];
+        let _ = Call::of_distinct(verb, &checks).ask_now(&*self.store);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shares_are_percentages() {
+        assert_eq!("25%".parse::<Share>().unwrap().to_string(), "25%");
+        for wrong in ["0%", "101%", "25", "%", "-5%", "1.5%", "+5%", "300%"] {
+            assert!(wrong.parse::<Share>().unwrap_err().to_string().contains("25%"), "{wrong}");
+        }
+    }
+}

@@ -4,8 +4,10 @@ use std::collections::HashMap;
 use std::fmt;
 use std::path::Path;
 
+use tallygate::call::Call;
 use tallygate::policy::{Descriptor, Domain, Mode, Policy, PolicySet, Rule};
 
+use crate::crowd::{self, Conditions};
 use crate::envoy::{self, Tree};
 use crate::finding::{Finding, Findings, Place, Report, Severity};
 use crate::limitador::{self, LimitadorRules};
@@ -63,6 +65,7 @@ impl Config {
             draft.read(name.as_ref(), text.as_ref());
         }
         let Draft { store, domains, .. } = draft;
+        domains.iter().for_each(|domain| domain.warn_of_crowds(&findings));
         let warnings = findings.settle()?;
         let (domains, examples): (Vec<Domain>, Vec<Vec<Named>>) = domains.into_iter().map(DomainDraft::finish).unzip();
         let policies = PolicySet::new(domains).expect("names are checked where they are read");
@@ -127,10 +130,24 @@ pub(crate) struct DomainDraft {
     pub examples: Vec<(String, Descriptor)>,
     /// The names that are taken, and where.
     pub names: HashMap<String, Place>,
+    /// The conditions of the policies of our own format that can refuse a call.
+    pub refusing: Vec<Conditions>,
     pub matching: Matching,
 }
 
 impl DomainDraft {
+    fn warn_of_crowds(&self, findings: &Report) {
+        let most = crowd::most(&self.refusing);
+        if most > Call::MAX_CHECKS {
+            let (name, room) = (&self.name, Call::MAX_CHECKS);
+            let message = format!(
+                "a call in domain `{name}` may fall under {most} policies; one that falls under more than {room} is denied"
+            );
+            let mut finding = findings.warn(&self.at, message);
+            finding.help("let them exclude each other by `match`, give some `mode: shadow`, or use another domain");
+        }
+    }
+
     fn finish(self) -> (Domain, Vec<Named>) {
         let Self { name, examples, matching, .. } = self;
         let examples = examples.into_iter().map(|(policy, call)| (name.clone(), policy, call)).collect();
@@ -217,7 +234,14 @@ impl<'r> Draft<'r> {
             let (name, at) = (name.to_owned(), at.clone());
             // Limits that a request carries have a policy of their own in every domain.
             let names = HashMap::from([(Domain::REQUESTED.to_owned(), at.clone())]);
-            self.domains.push(DomainDraft { name, at, examples: Vec::new(), names, matching: empty });
+            self.domains.push(DomainDraft {
+                name,
+                at,
+                examples: Vec::new(),
+                names,
+                refusing: Vec::new(),
+                matching: empty,
+            });
         } else if self.domains[place].matching.format() != empty.format() {
             let other = &self.domains[place];
             let (format, first) = (other.matching.format(), &other.at);

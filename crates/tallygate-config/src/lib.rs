@@ -15,6 +15,7 @@
 //! ```
 
 mod config;
+mod crowd;
 mod source;
 
 mod envoy;

@@ -6,7 +6,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use tallygate::limit::LimitError;
-use tallygate::policy::{Descriptor, OnError, Pattern, Policy, Rule, Share, ShareError, Want};
+use tallygate::policy::{Descriptor, Mode, OnError, Pattern, Policy, Rule, Share, ShareError, Want};
 use tallygate::words::nearest;
 use tallygate::{Algorithm, Limit};
 
@@ -127,6 +127,7 @@ fn add(node: &Node, seen: &mut HashMap<String, String>, draft: &mut Draft<'_>) {
     let name = name.filter(|(name, at)| is_name(name, at, findings));
     let (conditions, partition) = (conditions(fields.get("match"), findings), partition(fields));
     let example = example(&conditions, &partition);
+    let crowd = conditions.clone();
     let rule = conditions.into_iter().fold(Rule::new(), |rule, (key, want)| rule.when(key, want));
     // A field that is not known may have been meant to be one of these.
     let unclear = |(key, _): &(Node, Node)| {
@@ -178,6 +179,9 @@ fn add(node: &Node, seen: &mut HashMap<String, String>, draft: &mut Draft<'_>) {
         let mut finding = findings.error(name_at, format!("`{name}` is already the name of the policy at {first}"));
         finding.help("their counts would mix; rename one");
         return;
+    }
+    if policy.mode() != Mode::Shadow {
+        domain.refusing.push(crowd);
     }
     if let Matching::Own(rules) = &mut domain.matching {
         domain.examples.push((name.to_owned(), example));

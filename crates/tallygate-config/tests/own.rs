@@ -175,3 +175,26 @@ fn a_share_and_a_deny_cache_are_read_as_they_are_written() {
         assert!(said.contains(help), "{wrong}: {said}");
     }
 }
+
+/// Such a file was accepted without a word, and 33 patterns in one header were an error that Envoy lets pass.
+#[test]
+fn more_policies_than_a_call_can_have_checks_are_warned_of() {
+    let file = |policy: &dyn Fn(usize) -> String, count: usize| {
+        let policies: String = (0..count).map(policy).collect();
+        let config = Config::from_texts(&[("f.yaml", format!("policies:\n{policies}"))]).unwrap();
+        config.warnings.iter().map(ToString::to_string).collect::<Vec<_>>()
+    };
+    let pattern =
+        |at: usize| format!("  - {{name: p{at}, match: {{ua: \"*tok{at}*\"}}, partition: [ip], limit: 3/min}}\n");
+    assert_eq!(file(&pattern, 32), [""; 0]);
+    let warned = file(&pattern, 40);
+    assert_eq!(warned.len(), 1, "{warned:?}");
+    assert!(
+        warned[0].contains("may fall under 40 policies; one that falls under more than 32 is denied"),
+        "{warned:?}"
+    );
+    let shadow = |at: usize| pattern(at).replace("limit:", "mode: shadow, limit:");
+    assert_eq!(file(&shadow, 40), [""; 0], "they refuse nothing");
+    let apart = |at: usize| format!("  - {{name: p{at}, match: {{path: /s{at}/*}}, partition: [ip], limit: 3/min}}\n");
+    assert_eq!(file(&apart, 40), [""; 0], "a path is in one of them only");
+}

@@ -34,6 +34,8 @@ words! {
         Unauthorized = "unauthorized",
         /// 403: the server has no token, or the token lacks a scope.
         Forbidden = "forbidden",
+        /// 403: a web page of another site asks.
+        OriginNotAllowed = "origin_not_allowed",
         /// 404: no policy file has this domain.
         UnknownDomain = "unknown_domain",
         /// 404: nothing is served at this path.
@@ -52,8 +54,14 @@ words! {
         UnsupportedMediaType = "unsupported_media_type",
         /// 421: forward-auth was called by a peer that is not a trusted proxy.
         UntrustedProxy = "untrusted_proxy",
+        /// 421: the name in `Host` is not one of this listener.
+        HostNotAllowed = "host_not_allowed",
+        /// 429: too many wrong tokens came from this address.
+        TooManyWrongTokens = "too_many_wrong_tokens",
         /// 500: a bug in the server.
         Internal = "internal",
+        /// 507: the embedded store has no room for another counter.
+        StoreFull = "store_full",
         /// 504: the decision took too long.
         DecisionTimeout = "decision_timeout",
     }
@@ -75,17 +83,18 @@ impl ProblemCode {
             | Self::CostTooLarge
             | Self::InvalidHost => StatusCode::BAD_REQUEST,
             Self::Unauthorized => StatusCode::UNAUTHORIZED,
-            Self::Forbidden => StatusCode::FORBIDDEN,
+            Self::Forbidden | Self::OriginNotAllowed => StatusCode::FORBIDDEN,
             Self::UnknownDomain | Self::UnknownPath => StatusCode::NOT_FOUND,
             Self::MethodNotAllowed => StatusCode::METHOD_NOT_ALLOWED,
             Self::BodyTimeout => StatusCode::REQUEST_TIMEOUT,
             Self::CounterConflict | Self::ReloadRefused => StatusCode::CONFLICT,
             Self::BodyTooLarge => StatusCode::PAYLOAD_TOO_LARGE,
             Self::UnsupportedMediaType => StatusCode::UNSUPPORTED_MEDIA_TYPE,
-            Self::UntrustedProxy => StatusCode::MISDIRECTED_REQUEST,
-            Self::QuotaExceeded => StatusCode::TOO_MANY_REQUESTS,
+            Self::UntrustedProxy | Self::HostNotAllowed => StatusCode::MISDIRECTED_REQUEST,
+            Self::QuotaExceeded | Self::TooManyWrongTokens => StatusCode::TOO_MANY_REQUESTS,
             Self::Internal => StatusCode::INTERNAL_SERVER_ERROR,
             Self::StoreUnavailable | Self::Overloaded => StatusCode::SERVICE_UNAVAILABLE,
+            Self::StoreFull => StatusCode::INSUFFICIENT_STORAGE,
             Self::DecisionTimeout => StatusCode::GATEWAY_TIMEOUT,
         }
     }

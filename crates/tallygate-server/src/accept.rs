@@ -28,8 +28,8 @@ use self::slots::{Slot, Slots};
 const BACKLOG: u32 = 1024;
 /// File descriptors become free as connections end; retrying at once would only burn CPU.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
-/// How many connections may be refused with a response at one time.
-const MAX_REFUSALS: usize = 64;
+/// How many connections may be refused at one time with a response that surely arrives.
+const MAX_REFUSALS: usize = 1024;
 
 /// A bound port, not yet served.
 #[derive(Debug)]
@@ -154,9 +154,15 @@ pub(crate) async fn serve<P: Protocol>(listener: Listener, port: Port, protocol:
             }
             None => {
                 port.stats.shed.fetch_add(1, Relaxed);
-                // Few at a time: under a flood, closing without a response is cheaper.
-                if port.tls.is_none() && lingering.len() < MAX_REFUSALS {
+                if port.tls.is_some() {
+                    continue;
+                }
+                if lingering.len() < MAX_REFUSALS {
                     lingering.spawn(refuse(stream, P::NO_ROOM));
+                } else {
+                    // The buffer of a new socket has room. If the request has arrived, closing may reset the connection before
+                    // the response is read.
+                    let _ = stream.try_write(P::NO_ROOM);
                 }
             }
         }

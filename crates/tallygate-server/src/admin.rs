@@ -16,7 +16,8 @@ use tallygate::policy::{Description, Policy};
 use tallygate_http::{Problem, ProblemCode};
 
 use crate::app::App;
-use crate::edge::{Refused, admin_fallbacks, authorize, livez, ok, readyz};
+use crate::edge::access::Credentials;
+use crate::edge::{Refused, admin_fallbacks, livez, ok, readyz};
 use crate::metrics::Sources;
 use crate::reload::Reloader;
 use crate::token::Scope;
@@ -42,13 +43,18 @@ pub(crate) fn router(admin: Admin) -> Router {
     admin_fallbacks(guarded.with_state(admin).merge(open))
 }
 
-async fn guard(State(app): State<Arc<App>>, request: Request, next: Next) -> Result<Response, Refused> {
+async fn guard(
+    State(app): State<Arc<App>>,
+    from: Credentials,
+    request: Request,
+    next: Next,
+) -> Result<Response, Refused> {
     let reads = matches!(*request.method(), Method::GET | Method::HEAD);
     if !reads {
-        let token = authorize(&app, request.headers(), Scope::Operate)?;
+        let token = app.access.authorize(&from, Scope::Operate)?;
         tracing::info!(token, path = request.uri().path(), "admin request");
-    } else if app.token.is_some() {
-        authorize(&app, request.headers(), Scope::Read)?;
+    } else if app.access.has_token() {
+        app.access.authorize(&from, Scope::Read)?;
     }
     Ok(next.run(request).await)
 }

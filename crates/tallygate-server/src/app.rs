@@ -15,13 +15,15 @@ use tokio::time::Instant;
 
 use crate::answer::{Answer, AnswerError};
 use crate::decision_event::{Api, Asked, CallOutcome, DecisionEvent};
+use crate::edge::access::Access;
+use crate::edge::full::FullStore;
+use crate::edge::turns::Turns;
 use crate::loaded::Loaded;
 use crate::metrics::{CallCounters, ReloadCounters};
 use crate::question::{About, Question};
 use crate::settings::Settings;
 use crate::store::{ServedStore, StoreWatch};
 use crate::telemetry;
-use crate::token::Token;
 
 /// What the headers of a response report.
 #[derive(Debug, Clone, Copy)]
@@ -58,9 +60,10 @@ pub(crate) struct App {
     pub(crate) headers: ReportedHeaders,
     /// The proxies that forward-auth trusts.
     pub(crate) trust: Trust,
-    pub(crate) token: Option<Token>,
-    /// Whether checks over HTTP need a token.
-    pub(crate) guards_checks: bool,
+    /// Who may do what.
+    pub(crate) access: Access,
+    turns: Turns,
+    pub(crate) full: FullStore,
     /// Whether the server is about to stop.
     pub(crate) draining: watch::Sender<bool>,
 }
@@ -75,8 +78,9 @@ impl App {
             reloads: ReloadCounters::default(),
             headers: ReportedHeaders { dialect: settings.dialect, source: settings.source_header },
             trust: settings.trust.clone(),
-            token: settings.token.clone(),
-            guards_checks: settings.token.as_ref().is_some_and(Token::guards_checks),
+            access: Access::new(settings),
+            turns: Turns::default(),
+            full: FullStore::default(),
             draining: watch::Sender::new(false),
         })
     }
@@ -110,6 +114,7 @@ impl App {
         self.calls.observe(event);
         loaded.observe(event);
         telemetry::observe(event);
+        self.full.observe(event);
     }
 
     async fn decide<'q>(
@@ -129,7 +134,10 @@ impl App {
             }
             About::Policies { domain, asks } => {
                 let evaluation = match set.domain(domain) {
-                    Some(domain) => domain.evaluate(asks),
+                    Some(domain) => {
+                        let _turn = self.turns.take(domain.policies().len(), asks.len()).await;
+                        domain.evaluate(asks)
+                    }
                     None if api.allows_unknown_domains() => Evaluation::unlimited(),
                     None => return Err(AnswerError::unknown_domain(set, domain)),
                 };

@@ -1,12 +1,16 @@
 //! Where calls come in. Each edge reads a question and writes its answer; [`App::answer`] is between the two.
 
+pub(crate) mod access;
 mod bounds;
 mod counters;
 pub(crate) mod envoy_json;
 mod forward_auth;
+pub(crate) mod full;
 mod health;
 mod json;
+pub(crate) mod origin;
 pub(crate) mod rls;
+pub(crate) mod turns;
 mod v1;
 
 use std::sync::Arc;
@@ -16,7 +20,7 @@ use axum::body::Bytes;
 use axum::extract::State;
 use axum::response::Response;
 use axum::routing::{get, post};
-use http::header::{AUTHORIZATION, CONTENT_TYPE};
+use http::header::CONTENT_TYPE;
 use http::{HeaderMap, HeaderValue, Method, Uri};
 use tallygate::call::{InvalidCheck, Verb};
 use tallygate::store::StoreErrorKind;
@@ -25,7 +29,7 @@ use tallygate_http::{Problem, ProblemCode};
 
 use crate::answer::AnswerError;
 use crate::app::App;
-use crate::token::Scope;
+use access::Credentials;
 pub(crate) use health::{livez, readyz};
 pub(crate) use json::{Refused, ok};
 
@@ -57,8 +61,8 @@ const ADMIN_PATHS: [(&str, &str); 7] = [
 
 pub(crate) fn router(app: Arc<App>) -> Router {
     let verbs = Verb::ALL.iter().fold(Router::new(), |router, &verb| {
-        let answer = async move |State(app): State<Arc<App>>, headers: HeaderMap, body: Bytes| {
-            v1::answer(verb, &app, &headers, &body).await
+        let answer = async move |State(app): State<Arc<App>>, from: Credentials, headers: HeaderMap, body: Bytes| {
+            v1::answer(verb, &app, &from, &headers, &body).await
         };
         router.route(&format!("/v1/{}", verb.name()), post(answer))
     });
@@ -106,31 +110,6 @@ async fn not_allowed(paths: &[(&str, &str)], method: Method, uri: Uri) -> Refuse
     let methods = paths.iter().find(|(path, _)| same(path)).map_or("another method", |(_, methods)| methods);
     let detail = format!("{} does not take {method}: use {methods}.", uri.path());
     Problem::new(ProblemCode::MethodNotAllowed, detail).into()
-}
-
-/// The name of the token that the call has, if it has this scope.
-pub(crate) fn authorize<'a>(app: &'a App, headers: &HeaderMap, scope: Scope) -> Result<&'a str, Problem> {
-    let Some(token) = &app.token else {
-        let detail = "This needs a token, and the server has none: start it with --token-file or TALLYGATE_TOKEN.";
-        return Err(Problem::new(ProblemCode::Forbidden, detail));
-    };
-    let shown = headers.get(AUTHORIZATION).and_then(|value| value.to_str().ok());
-    let shown =
-        shown.and_then(|value| value.split_once(' ')).filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"));
-    let Some(holder) = shown.and_then(|(_, shown)| token.holder(shown.trim())) else {
-        let detail = "This needs a token of the server: send the header `Authorization: Bearer <token>`.";
-        return Err(Problem::new(ProblemCode::Unauthorized, detail));
-    };
-    if !holder.may(scope) {
-        let detail = format!("The token `{}` does not have the scope `{scope}`.", holder.name());
-        return Err(Problem::new(ProblemCode::Forbidden, detail));
-    }
-    Ok(holder.name())
-}
-
-/// Requires a token with the scope `check`, if there is one.
-fn authorize_check(app: &App, headers: &HeaderMap) -> Result<(), Problem> {
-    if app.guards_checks { authorize(app, headers, Scope::Check).map(drop) } else { Ok(()) }
 }
 
 /// The store could not answer, and the call has no policy with an `on_error`. The details are in the log, not in the answer.

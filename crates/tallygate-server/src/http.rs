@@ -2,7 +2,9 @@
 
 mod activity;
 mod body;
+mod budget;
 mod connection;
+mod kind;
 mod refusal;
 mod request;
 
@@ -14,11 +16,20 @@ use tokio_util::sync::CancellationToken;
 
 use crate::accept::{self, ListenSettings, ListenStats, Listener, Port, Tls};
 
-/// A router, and the limit on its requests. Clones share the limit.
+pub(crate) use self::request::Connection;
+
+use self::budget::Budget;
+
+/// How many streams may be open on a listener: watchers of its health, and reflection.
+const MAX_OPEN_STREAMS: usize = 1024;
+
+/// A router, and the limits on its requests. Clones share the limits.
 #[derive(Debug, Clone)]
 struct Http {
     router: Router,
     in_flight: Arc<Semaphore>,
+    streams: Arc<Semaphore>,
+    bodies: Arc<Budget>,
 }
 
 /// Serves `router` until `shutdown` is cancelled. Then it stops accepting, lets open requests finish for
@@ -36,7 +47,8 @@ pub async fn serve(
     stats: Arc<ListenStats>,
 ) -> usize {
     let in_flight = Arc::new(Semaphore::new(settings.max_in_flight.min(Semaphore::MAX_PERMITS)));
+    let (streams, bodies) = (Arc::new(Semaphore::new(MAX_OPEN_STREAMS)), Budget::new(settings.max_bodies));
     let (settings, cut) = (settings.clone(), CancellationToken::new());
     let port = Port { name, settings, stats, tls, drain: shutdown, cut };
-    accept::serve(listener, port, Http { router, in_flight }).await
+    accept::serve(listener, port, Http { router, in_flight, streams, bodies }).await
 }

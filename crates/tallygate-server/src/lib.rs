@@ -49,4 +49,4 @@ pub mod proto;
 pub use histogram::Histogram;
 pub use run::{Event, Listeners, RunError, run};
 pub use settings::Settings;
-pub use token::{Holder, Scope, Token, TokenError};
+pub use token::{Holder, Refunds, Scope, Token, TokenError};

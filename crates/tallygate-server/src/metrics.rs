@@ -123,6 +123,15 @@ impl Sources {
                 page.sample(&[("api", api.name()), ("outcome", outcome.name())], count.load(Relaxed));
             }
         }
+        page.counter(
+            "tallygate_wrong_tokens_total",
+            "Tokens that were refused: wrong ones, and those that were not looked at.",
+        );
+        let guesses = &self.app.access.guesses;
+        page.samples(
+            [("wrong", &guesses.wrong), ("unchecked", &guesses.unchecked)]
+                .map(|(outcome, count)| ([("outcome", outcome)], count.load(Relaxed))),
+        );
         page.histogram("tallygate_decision_duration_seconds", "Time from a call to its decision, in seconds.");
         for (api, histogram) in Api::ALL.iter().zip(&calls.durations) {
             page.distribution(&[("api", api.name())], histogram);

@@ -47,6 +47,14 @@ impl Question {
         Self { verb, about: About::Policies { domain, asks } }
     }
 
+    /// Whether a descriptor asks for units back. Only Envoy's protocol mixes verbs.
+    pub(crate) fn refunds(&self) -> bool {
+        match &self.about {
+            About::Policies { asks, .. } => asks.iter().any(|ask| ask.action.verb == Verb::Refund),
+            About::AdHoc(_) => self.verb == Verb::Refund,
+        }
+    }
+
     /// `None` for ad hoc questions.
     pub(crate) fn domain(&self) -> Option<&str> {
         match &self.about {

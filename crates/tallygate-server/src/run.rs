@@ -12,10 +12,12 @@ use tokio_util::sync::CancellationToken;
 use crate::accept::{ListenSettings, ListenStats, Listener, Tls, TlsError};
 use crate::admin::{self, Admin};
 use crate::app::App;
+use crate::edge::origin::Origins;
 use crate::metrics::Sources;
 use crate::reload::{Reloader, log_warnings};
 use crate::settings::Settings;
 use crate::store::ServedStore;
+use crate::token::Refunds;
 use crate::{edge, http, instances};
 
 /// The bound ports of a server. `None` is not served.
@@ -67,18 +69,20 @@ pub enum RunError {
     },
 }
 
-/// In bytes: many times the headers that a proxy accepts.
-const LARGEST_MESSAGE: usize = 1024 * 1024;
+/// In bytes: four descriptors with the longest header that Envoy accepts, 60 KiB. What is larger is OVER_LIMIT.
+const LARGEST_MESSAGE: usize = 256 * 1024;
 
 /// Serves until `shutdown` is ready. Then `/readyz` fails, open requests finish, and it ends.
 pub async fn run(
-    settings: Settings,
+    mut settings: Settings,
     listeners: Listeners,
     shutdown: impl Future<Output = ()> + Send,
 ) -> Result<(), RunError> {
     if let Some(admin) = listeners.admin.as_ref().filter(|admin| !admin.is_loopback() && settings.token.is_none()) {
         return Err(RunError::OpenAdmin { address: admin.local_addr() });
     }
+    let local = [&listeners.http, &listeners.grpc].into_iter().flatten().all(Listener::is_loopback);
+    settings.refunds.get_or_insert(if local { Refunds::Open } else { Refunds::Token });
     let texts = settings.policies.as_deref().map(tallygate_config::read).transpose().map_err(RunError::Policies)?;
     let config = match &texts {
         Some(texts) => Config::from_texts(texts).map_err(RunError::Policies)?,
@@ -103,7 +107,6 @@ pub async fn run(
         #[cfg(feature = "otlp")]
         traces: settings.traces.clone(),
     };
-    // Long headers that a proxy forwards must not become an error: it would let the request pass.
     let grpc = ListenSettings { max_body: LARGEST_MESSAGE, ..settings.listen.clone() };
     let routers = [
         (listeners.http, settings.listen.clone(), edge::router(Arc::clone(&app))),
@@ -115,9 +118,14 @@ pub async fn run(
         Some(traces) => (listener, listen, traces.wrap(router)),
         None => (listener, listen, router),
     });
+    let hosts: Arc<[String]> = settings.allowed_hosts.iter().map(|host| host.to_ascii_lowercase()).collect();
     let mut servers = JoinSet::new();
     for ((listener, listen, router), (name, stats)) in routers.into_iter().zip(stats.to_vec()) {
         let Some(listener) = listener else { continue };
+        // Beyond loopback, the admin listener has a token, which protects better than a name; so does a certificate.
+        let origins = Origins { check_host: listener.is_loopback() && tls.is_none(), hosts: Arc::clone(&hosts) };
+        let guarded = listener.is_loopback() || name == "admin";
+        let router = if guarded { origins.guard(router) } else { router };
         tracing::info!(listener = name, address = %listener.local_addr(), tls = tls.is_some(), "listening");
         let (tls, stop) = (tls.clone(), stop.clone());
         servers.spawn(async move { http::serve(listener, name, router, &listen, tls, stop, stats).await });

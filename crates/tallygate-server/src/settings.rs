@@ -12,7 +12,7 @@ use crate::accept::{ListenSettings, TlsSettings};
 use crate::store::StoreSpec;
 #[cfg(feature = "otlp")]
 use crate::telemetry::Traces;
-use crate::token::Token;
+use crate::token::{Refunds, Token};
 
 /// The settings of a server. The default serves the built-in policy on the embedded store.
 #[derive(Clone)]
@@ -32,6 +32,10 @@ pub struct Settings {
     pub trust: Trust,
     /// The tokens for reset, delete and the admin listener, and for checks if one has that scope.
     pub token: Option<Token>,
+    /// Who may refund. `None`: everybody who may check, if HTTP and gRPC listen on loopback only; otherwise those with a token.
+    pub refunds: Option<Refunds>,
+    /// Names that `Host` may have on a loopback listener, besides addresses and `localhost`.
+    pub allowed_hosts: Vec<String>,
     /// Certificates for all listeners; `None` for plain text.
     pub tls: Option<TlsSettings>,
     /// Timeouts and limits of each listener.
@@ -58,6 +62,8 @@ impl Default for Settings {
             source_header: false,
             trust: Trust { proxies: loopback, ..Trust::default() },
             token: None,
+            refunds: None,
+            allowed_hosts: Vec::new(),
             tls: None,
             listen: ListenSettings::default(),
             notice: Duration::from_millis(500),

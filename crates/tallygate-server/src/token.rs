@@ -2,17 +2,29 @@
 
 use std::fmt;
 
-use sha2::{Digest, Sha256};
+use sha2::{Digest as _, Sha256};
 use tallygate::words::words;
+
+words! {
+    /// Who may refund: a refund can give a caller back what it never used.
+    pub enum Refunds, "value" {
+        /// Those with a token that has the scope `refund` or `operate`.
+        Token = "token",
+        /// Everybody who may check.
+        Open = "open",
+    }
+}
 
 words! {
     /// What a token may do.
     pub enum Scope, "scope" {
-        /// Check, peek, refund and count over HTTP.
+        /// Check, peek and count, over HTTP and gRPC.
         Check = "check",
+        /// Refund.
+        Refund = "refund",
         /// Read metrics and policies.
         Read = "read",
-        /// Reset limits, delete counters, reload.
+        /// Refund, reset limits, delete counters, reload.
         Operate = "operate",
         /// Everything.
         Admin = "admin",
@@ -41,8 +53,11 @@ pub struct Token(Vec<Holder>);
 pub struct Holder {
     name: String,
     scopes: Vec<Scope>,
-    digest: [u8; 32],
+    digest: Digest,
 }
+
+/// The digest of a token.
+pub(crate) type Digest = [u8; 32];
 
 /// Why a text is not a token, or not a list of them.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -123,9 +138,12 @@ impl Token {
 
     /// Whose token `shown` is.
     pub fn holder(&self, shown: &str) -> Option<&Holder> {
-        let shown = digest(shown);
+        self.holder_of(&digest(shown))
+    }
+
+    pub(crate) fn holder_of(&self, shown: &Digest) -> Option<&Holder> {
         // In constant time: compares all digests, in full.
-        self.0.iter().fold(None, |found, holder| if holder.is(&shown) { Some(holder) } else { found })
+        self.0.iter().fold(None, |found, holder| if is_same(&holder.digest, shown) { Some(holder) } else { found })
     }
 
     /// Whether a token is for checks only, so that checks require a token.
@@ -165,16 +183,22 @@ impl Holder {
 
     /// Whether its token has this scope.
     pub fn may(&self, scope: Scope) -> bool {
-        self.scopes.iter().any(|own| *own == scope || *own == Scope::Admin)
-    }
-
-    fn is(&self, shown: &[u8; 32]) -> bool {
-        let pairs = self.digest.iter().zip(shown);
-        pairs.fold(0, |differences, (own, other)| differences | (own ^ other)) == 0
+        let grants = |own: Scope| match own {
+            Scope::Admin => true,
+            // A reset gives back more than any refund.
+            Scope::Operate => matches!(scope, Scope::Operate | Scope::Refund),
+            own => own == scope,
+        };
+        self.scopes.iter().copied().any(grants)
     }
 }
 
-fn digest(text: &str) -> [u8; 32] {
+/// In constant time.
+pub(crate) fn is_same(one: &Digest, other: &Digest) -> bool {
+    one.iter().zip(other).fold(0, |differences, (one, other)| differences | (one ^ other)) == 0
+}
+
+pub(crate) fn digest(text: &str) -> Digest {
     Sha256::digest(text.as_bytes()).into()
 }
 
@@ -220,8 +244,8 @@ mod tests {
             (holder.name(), Scope::ALL.iter().filter(|scope| holder.may(**scope)).map(|scope| scope.name()).collect())
         };
         assert_eq!(may("0123456789abcdef"), ("prometheus", vec!["read"]));
-        assert_eq!(may("fedcba9876543210"), ("ci", vec!["read", "operate"]));
-        assert_eq!(may("x:y:z 0123456789"), ("root", vec!["check", "read", "operate", "admin"]));
+        assert_eq!(may("fedcba9876543210"), ("ci", vec!["refund", "read", "operate"]));
+        assert_eq!(may("x:y:z 0123456789"), ("root", vec!["check", "refund", "read", "operate", "admin"]));
         assert_eq!(tokens.holder("prometheus:read:0123456789abcdef"), None);
         assert!(!tokens.guards_checks());
         assert!(Token::new("api:check:0123456789abcdef").unwrap().guards_checks());

@@ -9,6 +9,7 @@ mod store_watch; // what a server knows of its store: findings, and whether it c
 
 /// The accept loop over real sockets.
 mod listen {
+    mod bodies; // those that do not arrive
     mod client; // raw and HTTP/2 clients
     mod ending; // connections end by age, and when the server drains
     mod limits; // connections, requests, bytes
@@ -45,6 +46,7 @@ mod serve {
     mod invalid_requests; // requests that are refused
     mod metrics_reference; // the page that lists every metric has all of them, and no others
     mod outage; // several servers whose store is gone
+    mod pages; // web pages, refunds, and guessed tokens
     mod reload; // policies that change while calls come in
     mod sharing; // several servers, one limit
     mod store_down; // a store that dies, hangs, or never accepts

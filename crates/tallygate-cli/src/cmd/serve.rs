@@ -19,7 +19,7 @@ use tallygate_server::store::StoreSpec;
 use tallygate_server::telemetry::{self, Format};
 #[cfg(feature = "otlp")]
 use tallygate_server::telemetry::{SampleRatio, Traces};
-use tallygate_server::{Event, Listeners, Settings, Token};
+use tallygate_server::{Event, Listeners, Refunds, Settings, Token};
 use tokio::sync::Notify;
 
 use crate::environment::{self, Unknown};
@@ -55,6 +55,13 @@ pub(crate) struct Args {
     /// The file with the token that reset and the admin listener require; or set TALLYGATE_TOKEN
     #[arg(long, value_name = "FILE", env = "TALLYGATE_TOKEN_FILE")]
     token_file: Option<PathBuf>,
+    /// Who may refund: `token`, those with a token that has the scope `refund`, or `open`, everybody who may check [default: `open` if
+    /// HTTP and gRPC are on loopback, otherwise `token`]
+    #[arg(long, value_name = "WHO", env = "TALLYGATE_REFUNDS")]
+    refunds: Option<Refunds>,
+    /// Names that `Host` may have on a loopback listener, besides addresses and `localhost`, separated by commas
+    #[arg(long, value_name = "NAMES", env = "TALLYGATE_ALLOWED_HOSTS", value_delimiter = ',')]
+    allowed_hosts: Vec<String>,
     /// The certificate of all listeners, in PEM, with its intermediate certificates
     #[arg(long, value_name = "FILE", env = "TALLYGATE_TLS_CERT", requires = "tls_key")]
     tls_cert: Option<PathBuf>,
@@ -189,6 +196,8 @@ fn settings(args: &Args) -> anyhow::Result<(Settings, Option<Example>)> {
         source_header: args.source_header,
         trust: Trust { proxies: args.trusted_proxies.clone(), ..Trust::default() },
         token: token(args)?,
+        refunds: args.refunds,
+        allowed_hosts: args.allowed_hosts.iter().map(|host| host.trim().to_owned()).collect(),
         tls,
         listen: ListenSettings {
             drain_timeout: args.drain,

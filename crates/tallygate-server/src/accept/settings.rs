@@ -25,8 +25,12 @@ pub struct ListenSettings {
     pub max_connections_per_peer: usize,
     /// Whether the limit per peer applies to loopback. Defaults to false: a proxy on this machine acts for many clients.
     pub cap_loopback: bool,
-    /// The most requests in flight. The next is refused at once, not queued. Health endpoints are exempt.
+    /// The most requests in flight: those whose body has arrived. The next is refused at once, not queued. Health endpoints
+    /// are exempt.
     pub max_in_flight: usize,
+    /// The most memory of request bodies, in bytes: of those that are arriving, each counted as 4 KiB at least, and of large
+    /// ones that are being answered. For more, the oldest that are still arriving are refused.
+    pub max_bodies: usize,
     /// The most bytes of a request body. For a gRPC stream, of all its messages.
     pub max_body: usize,
 }
@@ -45,6 +49,7 @@ impl Default for ListenSettings {
             max_connections_per_peer: 1_000,
             cap_loopback: false,
             max_in_flight: 4096,
+            max_bodies: 32 * 1024 * 1024,
             max_body: 64 * 1024,
         }
     }

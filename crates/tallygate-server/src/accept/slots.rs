@@ -32,11 +32,11 @@ impl Slots {
             return None;
         }
         if let Some(peer) = &peer {
-            let count = by_peer.entry(peer.clone()).or_default();
-            if *count >= self.settings.max_connections_per_peer {
+            let count = by_peer.get(peer).copied().unwrap_or_default();
+            if count >= self.settings.max_connections_per_peer {
                 return None;
             }
-            *count += 1;
+            by_peer.insert(peer.clone(), count + 1);
         }
         self.stats.connections.fetch_add(1, Relaxed);
         Some(Slot { slots: Arc::clone(self), peer })
@@ -98,6 +98,14 @@ mod tests {
         let slots = slots(10, 1);
         drop((slots.take(ip("192.0.2.1")), slots.take(ip("2001:db8::1"))));
         assert_eq!((slots.stats.connections.load(Relaxed), slots.by_peer().len()), (0, 0));
+    }
+
+    /// Each refused peer left an entry behind.
+    #[test]
+    fn nothing_is_remembered_of_peers_that_never_came_in() {
+        let slots = slots(10, 0);
+        assert!(slots.take(ip("192.0.2.1")).is_none() && slots.take(ip("192.0.2.2")).is_none());
+        assert_eq!(slots.by_peer().len(), 0);
     }
 
     #[test]

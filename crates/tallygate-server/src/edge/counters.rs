@@ -9,11 +9,15 @@ use axum::extract::{Path, State};
 use axum::response::Response;
 use http::HeaderMap;
 use serde_json::{Value, json};
+use tallygate::StoreError;
 use tallygate::counter::{CounterError, CounterName, CounterOp, CounterValue, Counters};
+use tallygate::store::StoreErrorKind;
 use tallygate_http::{Problem, ProblemCode};
+use tallygate_redis::AnyStore;
 
+use super::access::Credentials;
 use super::json::{Fields, invalid, ok, require_json, sentence};
-use super::{Refused, authorize, authorize_check, store_problem};
+use super::{Refused, store_problem};
 use crate::app::App;
 use crate::token::Scope;
 
@@ -44,8 +48,8 @@ fn addition(body: &[u8]) -> Result<CounterOp, Problem> {
 }
 
 /// The current value.
-pub(super) async fn get(State(app): State<Arc<App>>, name: Named, headers: HeaderMap) -> Result<Response, Refused> {
-    authorize_check(&app, &headers)?;
+pub(super) async fn get(State(app): State<Arc<App>>, name: Named, from: Credentials) -> Result<Response, Refused> {
+    app.access.check(&from)?;
     counted(&app, name, CounterOp::Get).await
 }
 
@@ -53,10 +57,11 @@ pub(super) async fn get(State(app): State<Arc<App>>, name: Named, headers: Heade
 pub(super) async fn add(
     State(app): State<Arc<App>>,
     name: Named,
+    from: Credentials,
     headers: HeaderMap,
     body: Bytes,
 ) -> Result<Response, Refused> {
-    authorize_check(&app, &headers)?;
+    app.access.check(&from)?;
     let op = match body.is_empty() {
         true => CounterOp::Add { delta: 1, ttl: None },
         false => require_json(&headers).and_then(|()| addition(&body))?,
@@ -65,8 +70,8 @@ pub(super) async fn add(
 }
 
 /// Deletes it: for operators only.
-pub(super) async fn delete(State(app): State<Arc<App>>, name: Named, headers: HeaderMap) -> Result<Response, Refused> {
-    let token = authorize(&app, &headers, Scope::Operate)?;
+pub(super) async fn delete(State(app): State<Arc<App>>, name: Named, from: Credentials) -> Result<Response, Refused> {
+    let token = app.access.authorize(&from, Scope::Operate)?;
     tracing::info!(token, "deletion of a counter requested");
     counted(&app, name, CounterOp::Delete).await
 }
@@ -77,9 +82,20 @@ async fn counted(app: &App, name: Named, op: CounterOp) -> Result<Response, Refu
     let name = CounterName::new(name.0).map_err(|error| invalid(&error.to_string()))?;
     match app.store().count(&name, op).await {
         Ok(value) => Ok(ok(&json!({"name": name.as_str(), "value": number(value)}))),
+        Err(CounterError::Store(error)) if is_full(app, &error) => {
+            app.full.warn();
+            let detail =
+                "The embedded store is full, and nothing was added: let counters expire (`ttl_ms`), or delete some.";
+            Err(Problem::new(ProblemCode::StoreFull, detail).into())
+        }
         Err(CounterError::Store(error)) => Err(store_problem(&error).into()),
         Err(error) => Err(Problem::new(ProblemCode::CounterConflict, sentence(&error.to_string())).into()),
     }
+}
+
+/// The embedded store refuses nothing else.
+fn is_full(app: &App, error: &StoreError) -> bool {
+    error.kind() == StoreErrorKind::Refused && app.store().place() == AnyStore::MEMORY
 }
 
 fn number(value: CounterValue) -> Value {

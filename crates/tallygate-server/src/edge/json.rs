@@ -8,7 +8,7 @@ use http::header::{CACHE_CONTROL, CONTENT_ENCODING, CONTENT_TYPE, RETRY_AFTER, W
 use http::{HeaderMap, HeaderValue, StatusCode};
 use serde::de::{Error as _, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
-use serde_json::Number;
+use serde_json::{Number, Value};
 use tallygate_http::{Problem, ProblemCode, SOON, sanitize};
 
 /// More than any object of a request has. Bounds the search for duplicates.
@@ -35,6 +35,19 @@ impl Json {
             Self::String(_) => "a string",
             Self::List(_) => "a list",
             Self::Object(_) => "an object",
+        }
+    }
+}
+
+impl From<Json> for Value {
+    fn from(json: Json) -> Self {
+        match json {
+            Json::Null => Self::Null,
+            Json::Bool(flag) => Self::Bool(flag),
+            Json::Number(number) => Self::Number(number),
+            Json::String(text) => Self::String(text),
+            Json::List(list) => list.into_iter().map(Self::from).collect(),
+            Json::Object(members) => members.into_iter().map(|(name, value)| (name, Self::from(value))).collect(),
         }
     }
 }

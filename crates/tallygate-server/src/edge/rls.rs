@@ -13,7 +13,10 @@ mod tests;
 
 use std::sync::Arc;
 
+use axum::body::Body;
+use http::Response;
 use serde_json::Value;
+use tallygate_http::ProblemCode;
 use tokio::time::Instant;
 use tonic::service::Routes;
 use tonic_health::pb::health_server::HealthServer;
@@ -25,7 +28,11 @@ use crate::proto::DESCRIPTORS;
 use crate::proto::envoy::service::ratelimit::v3::rate_limit_response::rate_limit::Unit;
 use crate::proto::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
 use health::Health;
+use request::Unasked;
 use service::RateLimits;
+
+use super::access::Credentials;
+use super::json::sentence;
 
 /// Envoy's units, in seconds. A week occurs in responses only.
 const UNITS: [(Unit, u64); 7] = [
@@ -46,24 +53,57 @@ pub(crate) fn router(app: Arc<App>, settings: &ListenSettings) -> axum::Router {
             .register_encoded_file_descriptor_set(DESCRIPTORS)
             .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
     });
-    Routes::new(RateLimits { app: Arc::clone(&app), max_message: max })
+    Routes::new(RateLimits { app: Arc::clone(&app) })
         .add_service(HealthServer::new(Health { app }).max_decoding_message_size(max))
         .add_service(described().build_v1().expect(KNOWN).max_decoding_message_size(max))
         .add_service(described().build_v1alpha().expect(KNOWN).max_decoding_message_size(max))
         .into_axum_router()
 }
 
-/// Answers a request of Envoy's protocol, from gRPC or JSON, with its metadata.
+/// Answers a request of Envoy's protocol, from gRPC or JSON, with its metadata. An error is always caused by the configuration of
+/// the proxy; what a client can cause is OVER_LIMIT, because proxies let requests pass on errors.
 pub(super) async fn should_rate_limit(
     app: &App,
     api: Api,
     request: RateLimitRequest,
+    credentials: &Credentials,
     deadline: Option<Instant>,
 ) -> Result<(RateLimitResponse, Value), String> {
     let descriptors = request.descriptors.len();
-    let question = request::read(request).inspect_err(|_| app.reject(api))?;
-    let answer = app.answer(api, &question, deadline).await.map_err(|error| error.to_string())?;
+    let refused = |code, reason: &str| Ok((response::over_limit(descriptors, code, sentence(reason)), Value::Null));
+    let question = match request::read(request) {
+        Ok(question) => question,
+        Err(unasked) => {
+            app.reject(api);
+            return match unasked {
+                Unasked::Misconfigured(why) => Err(why),
+                Unasked::TooMuch(why) => refused(ProblemCode::InvalidField, &why),
+            };
+        }
+    };
+    // Nothing is charged, given back or let through: a proxy that refunds needs the permission first.
+    if question.refunds()
+        && let Err(problem) = app.access.refund(credentials)
+    {
+        app.reject(api);
+        return refused(problem.code(), problem.detail());
+    }
+    let answer = match app.answer(api, &question, deadline).await {
+        Ok(answer) => answer,
+        // For example, more policies apply than one call can have checks.
+        Err(error) => return refused(ProblemCode::InvalidField, &error.to_string()),
+    };
     let verdict = answer.into_verdict();
     let metadata = metadata::metadata(question.domain().unwrap_or_default(), &verdict);
     Ok((response::write(descriptors, &verdict, app.headers), metadata))
+}
+
+/// The answer to a request that is refused before it is read.
+pub(crate) fn refusal(code: ProblemCode, detail: String) -> Response<Body> {
+    codec::response(&refused(code, detail))
+}
+
+/// The same as a message.
+pub(super) fn refused(code: ProblemCode, detail: String) -> RateLimitResponse {
+    response::over_limit(0, code, detail)
 }

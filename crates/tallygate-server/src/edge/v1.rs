@@ -7,20 +7,29 @@ use axum::body::Bytes;
 use axum::response::Response;
 use http::HeaderMap;
 
+use super::Refused;
+use super::access::Credentials;
 use super::json::require_json;
-use super::{Refused, authorize, authorize_check};
 use crate::app::App;
 use crate::decision_event::Api;
 use crate::token::Scope;
 use tallygate::call::Verb;
 
-/// Answers a question. Reset needs the token.
-pub(super) async fn answer(verb: Verb, app: &App, headers: &HeaderMap, body: &Bytes) -> Result<Response, Refused> {
-    if verb == Verb::Reset {
-        let token = authorize(app, headers, Scope::Operate)?;
-        tracing::info!(token, "reset requested");
-    } else {
-        authorize_check(app, headers)?;
+/// Answers a question. What gives units back needs more than a check.
+pub(super) async fn answer(
+    verb: Verb,
+    app: &App,
+    from: &Credentials,
+    headers: &HeaderMap,
+    body: &Bytes,
+) -> Result<Response, Refused> {
+    match verb {
+        Verb::Reset => {
+            let token = app.access.authorize(from, Scope::Operate)?;
+            tracing::info!(token, "reset requested");
+        }
+        Verb::Refund => app.access.refund(from)?,
+        _ => app.access.check(from)?,
     }
     let read = require_json(headers).and_then(|()| request::read(verb, body));
     let question = read.inspect_err(|_| app.reject(Api::Http))?;

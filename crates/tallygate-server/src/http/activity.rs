@@ -23,9 +23,11 @@ pub(super) struct Activity {
     http2: AtomicBool,
     /// Requests whose response is not fully sent.
     open: AtomicUsize,
+    /// Those of them that may last as long as the connection.
+    streams: AtomicUsize,
     /// When the current header began, or `NONE`. At first, when the connection began.
     header_since: AtomicU64,
-    /// HTTP/1: the last byte either way. HTTP/2, where pings are bytes: the end of the last request.
+    /// HTTP/1: the last byte either way. HTTP/2, where pings are bytes: when a request last began or ended.
     quiet_since: AtomicU64,
 }
 
@@ -49,6 +51,7 @@ impl Activity {
             started,
             http2: AtomicBool::new(false),
             open: AtomicUsize::new(0),
+            streams: AtomicUsize::new(0),
             header_since: AtomicU64::new(0),
             quiet_since: AtomicU64::new(0),
         }
@@ -58,11 +61,20 @@ impl Activity {
         self.started.elapsed().as_millis().try_into().unwrap_or(NONE)
     }
 
-    /// A header is complete.
-    pub(super) fn request(self: &Arc<Self>) -> OpenRequest {
+    /// A header is complete. `stream`: the response may last as long as the connection.
+    pub(super) fn request(self: &Arc<Self>, stream: bool) -> OpenRequest {
         self.open.fetch_add(1, Relaxed);
+        self.streams.fetch_add(usize::from(stream), Relaxed);
         self.header_since.store(NONE, Relaxed);
-        OpenRequest(Arc::clone(self))
+        self.touch();
+        OpenRequest { activity: Arc::clone(self), stream }
+    }
+
+    /// HTTP/2: a request began or ended.
+    fn touch(&self) {
+        if self.http2.load(Relaxed) {
+            self.quiet_since.store(self.now(), Relaxed);
+        }
     }
 
     fn preface(&self) {
@@ -88,8 +100,7 @@ impl Activity {
         }
     }
 
-    /// When the connection must end if nothing changes. `None` while HTTP/2 requests are open: they have their own deadlines,
-    /// and pings find dead peers.
+    /// When the connection must end if nothing changes. `None` while only HTTP/2 streams are open: pings find dead peers.
     pub(super) fn due(&self, settings: &ListenSettings) -> Option<(Instant, Ending)> {
         let at = |since: u64, patience| self.started + Duration::from_millis(since) + patience;
         let header_since = self.header_since.load(Relaxed);
@@ -100,7 +111,8 @@ impl Activity {
         if self.open.load(Relaxed) == 0 {
             return Some((at(quiet_since, settings.idle_timeout), Ending::Idle));
         }
-        if self.http2.load(Relaxed) {
+        // A peer that never opens its window would keep other responses for ever.
+        if self.http2.load(Relaxed) && self.open.load(Relaxed) <= self.streams.load(Relaxed) {
             return None;
         }
         // There is no activity while a request is decided, so its timeout is added.
@@ -109,14 +121,16 @@ impl Activity {
 }
 
 #[derive(Debug)]
-pub(super) struct OpenRequest(Arc<Activity>);
+pub(super) struct OpenRequest {
+    activity: Arc<Activity>,
+    stream: bool,
+}
 
 impl Drop for OpenRequest {
     fn drop(&mut self) {
-        if self.0.http2.load(Relaxed) {
-            self.0.quiet_since.store(self.0.now(), Relaxed);
-        }
-        self.0.open.fetch_sub(1, Relaxed);
+        self.activity.touch();
+        self.activity.streams.fetch_sub(usize::from(self.stream), Relaxed);
+        self.activity.open.fetch_sub(1, Relaxed);
     }
 }
 

@@ -1,5 +1,6 @@
 //! Request bodies with a limit, and response bodies that keep their connection from being idle.
 
+use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
@@ -9,9 +10,12 @@ use axum::body::{Body, Bytes};
 use http::{HeaderMap, HeaderValue};
 use http_body::{Body as _, Frame, SizeHint};
 use hyper::body::Incoming;
+use tokio::sync::OwnedSemaphorePermit;
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 
 use super::activity::OpenRequest;
+use super::budget::{Budget, LEAST, Share};
+use super::refusal::Refusal;
 
 /// How much is read and discarded past the limit, as a multiple of it. Closing while a client still sends would reset the
 /// connection before it has read the response.
@@ -20,15 +24,10 @@ const DISCARDED: usize = 4;
 #[derive(Clone, Debug, Default)]
 pub(super) struct BodyState(Arc<AtomicU8>);
 
-const ARRIVING: u8 = 0;
 const WHOLE: u8 = 1;
 const TOO_LARGE: u8 = 2;
 
 impl BodyState {
-    pub(super) fn is_arriving(&self) -> bool {
-        self.0.load(Relaxed) == ARRIVING
-    }
-
     pub(super) fn is_too_large(&self) -> bool {
         self.0.load(Relaxed) == TOO_LARGE
     }
@@ -45,6 +44,9 @@ pub(super) struct RequestBody {
     left: usize,
     discard: usize,
     state: BodyState,
+    /// The memory of a body that is read while it is answered.
+    share: Option<Share>,
+    max: usize,
 }
 
 impl RequestBody {
@@ -52,7 +54,7 @@ impl RequestBody {
         let whole = inner.is_end_stream();
         let declared = inner.size_hint().lower();
         let discard = max.saturating_mul(DISCARDED);
-        let mut body = Self { inner, left: max, discard, state: BodyState::default() };
+        let mut body = Self { inner, left: max, discard, state: BodyState::default(), share: None, max };
         if whole {
             body.state.0.store(WHOLE, Relaxed);
         } else if declared > max as u64 {
@@ -70,9 +72,14 @@ impl RequestBody {
         self.state.clone()
     }
 
+    /// Takes the memory of what is read from `share`.
+    pub(super) fn charge(&mut self, share: Share) {
+        self.share = Some(share);
+    }
+
     /// Reads and discards, so that the client can finish sending.
     pub(super) async fn discard(mut self) {
-        while let Some(Ok(_)) = std::future::poll_fn(|cx| Pin::new(&mut self).poll_frame(cx)).await {}
+        while let Some(Ok(_)) = poll_fn(|cx| Pin::new(&mut self).poll_frame(cx)).await {}
     }
 }
 
@@ -100,6 +107,9 @@ impl http_body::Body for RequestBody {
                 && !this.state.is_too_large()
             {
                 this.left = left;
+                if let Some(Err(no_room)) = this.share.as_mut().map(|share| share.grow_to(this.max - left)) {
+                    return Poll::Ready(Some(Err(no_room.into())));
+                }
                 return Poll::Ready(Some(Ok(frame)));
             }
             this.state.0.store(TOO_LARGE, Relaxed);
@@ -116,11 +126,69 @@ impl http_body::Body for RequestBody {
     }
 }
 
+/// A body that has arrived.
+#[derive(Debug)]
+pub(super) struct Collected {
+    pub(super) bytes: Bytes,
+    /// Its memory, unless it is small and arrived at once: the limit of requests in flight bounds those.
+    pub(super) share: Option<Share>,
+}
+
+/// Reads a whole body, within the budget.
+pub(super) async fn collect(
+    mut body: RequestBody,
+    budget: &Arc<Budget>,
+    peer: &Arc<str>,
+) -> Result<Collected, Refusal> {
+    let mut share: Option<Share> = None;
+    let mut bytes: Vec<u8> = Vec::new();
+    loop {
+        let polled = poll_fn(|cx| Poll::Ready(Pin::new(&mut body).poll_frame(cx))).await;
+        let frame = match (polled, &mut share) {
+            (Poll::Ready(frame), _) => frame,
+            (Poll::Pending, None) => {
+                share = Some(budget.take(peer, bytes.capacity()).map_err(|_| Refusal::Overloaded)?);
+                continue;
+            }
+            (Poll::Pending, Some(share)) => {
+                let refused = share.refused().clone();
+                tokio::select! {
+                    frame = poll_fn(|cx| Pin::new(&mut body).poll_frame(cx)) => frame,
+                    () = refused.cancelled() => return Err(Refusal::Overloaded),
+                }
+            }
+        };
+        let data = match frame {
+            None => break,
+            Some(Err(_)) if body.state.is_too_large() => return Err(Refusal::TooLarge { max: body.max }),
+            Some(Err(_)) => return Err(Refusal::BrokenBody),
+            Some(Ok(frame)) => frame.into_data().unwrap_or_default(),
+        };
+        if bytes.is_empty() && share.is_none() && body.is_end_stream() && data.len() <= LEAST {
+            return Ok(Collected { bytes: data, share });
+        }
+        // A copy: a slice would keep the buffer of the connection alive, which may be many times as large.
+        bytes.extend_from_slice(&data);
+        if let Some(share) = &mut share {
+            share.grow_to(bytes.capacity()).map_err(|_| Refusal::Overloaded)?;
+        }
+    }
+    if share.is_none() && bytes.capacity() > LEAST {
+        share = Some(budget.take(peer, bytes.capacity()).map_err(|_| Refusal::Overloaded)?);
+    }
+    if let Some(share) = &mut share {
+        share.arrived().map_err(|_| Refusal::Overloaded)?;
+    }
+    Ok(Collected { bytes: bytes.into(), share })
+}
+
 /// A response body: until it is sent, its connection is not idle.
 #[derive(Debug)]
 pub(super) struct AnswerBody {
     inner: Body,
     _open: OpenRequest,
+    /// A place among the open streams.
+    _stream: Option<OwnedSemaphorePermit>,
     /// Set for gRPC only.
     closing: Option<Pin<Box<WaitForCancellationFutureOwned>>>,
     ended: bool,
@@ -128,10 +196,15 @@ pub(super) struct AnswerBody {
 
 impl AnswerBody {
     /// A gRPC stream ends when `closing` is cancelled. Otherwise a watcher of the health service would delay every drain.
-    pub(super) fn new(inner: Body, open: OpenRequest, closing: Option<&CancellationToken>) -> Self {
+    pub(super) fn new(
+        inner: Body,
+        open: OpenRequest,
+        stream: Option<OwnedSemaphorePermit>,
+        closing: Option<&CancellationToken>,
+    ) -> Self {
         let closing = closing.filter(|_| !inner.is_end_stream());
         let closing = closing.map(|closing| Box::pin(closing.clone().cancelled_owned()));
-        Self { inner, _open: open, closing, ended: false }
+        Self { inner, _open: open, _stream: stream, closing, ended: false }
     }
 }
 

@@ -10,19 +10,25 @@ use std::time::Duration;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
+use tallygate_http::Prefixes;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
 use super::Http;
 use super::activity::{Activity, Ending, watched};
-use super::request::Requests;
+use super::request::{Connection, Requests};
 use crate::accept::{Port, Protocol};
 use crate::store::jitter;
 
 const MAX_HEADER: u32 = 16 * 1024;
 const MAX_HEADERS: usize = 100;
 const MAX_STREAMS: u32 = 128;
+/// What HTTP/2 lets a peer send before it is read, in bytes: of one stream, and of all. Requests are small, and read at once; hyper
+/// would allow 1 MiB. The protocol allows no less.
+const WINDOW: u32 = 65_535;
+/// The most bytes of a response that wait for the peer's window.
+const MAX_UNSENT: usize = 64 * 1024;
 const PING_EVERY: Duration = Duration::from_secs(20);
 const PONG_WITHIN: Duration = Duration::from_secs(10);
 
@@ -42,6 +48,8 @@ impl Protocol for Http {
         let requests = Arc::new(Requests {
             http: self,
             peer,
+            // A host with one address of a /64 has them all, so they count as one peer.
+            connection: Connection { peer: Prefixes::default().mask(peer.ip()).into(), known: Arc::default() },
             activity: Arc::clone(&activity),
             port: Arc::clone(&port),
             closing: closing.clone(),
@@ -122,6 +130,9 @@ fn builder() -> auto::Builder<TokioExecutor> {
         .timer(TokioTimer::new())
         .max_concurrent_streams(MAX_STREAMS)
         .max_header_list_size(MAX_HEADER)
+        .initial_stream_window_size(WINDOW)
+        .initial_connection_window_size(WINDOW)
+        .max_send_buf_size(MAX_UNSENT)
         .keep_alive_interval(PING_EVERY)
         .keep_alive_timeout(PONG_WITHIN);
     builder

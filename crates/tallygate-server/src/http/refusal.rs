@@ -5,6 +5,9 @@ use http::header::{CONNECTION, CONTENT_TYPE, RETRY_AFTER};
 use http::{HeaderValue, Response, Version};
 use tallygate_http::{Problem, ProblemCode};
 
+use super::kind::Form;
+use crate::edge;
+
 /// Why a request does not reach the service, or gets no response of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Refusal {
@@ -15,6 +18,8 @@ pub(super) enum Refusal {
         max: usize,
     },
     SlowBody,
+    /// It violates HTTP, or the client left.
+    BrokenBody,
     SlowAnswer,
     Panicked,
 }
@@ -35,34 +40,48 @@ impl Refusal {
                 return (ProblemCode::BodyTooLarge, "8", detail);
             }
             Self::SlowBody => (ProblemCode::BodyTimeout, "4", "The body did not arrive in time."),
+            Self::BrokenBody => (ProblemCode::InvalidJson, "3", "The body ended before it was complete."),
             Self::SlowAnswer => (ProblemCode::DecisionTimeout, "4", "The decision took too long."),
             Self::Panicked => (ProblemCode::Internal, "14", "The server failed to answer; please report this bug."),
         };
         (code, grpc, detail.to_owned())
     }
 
-    pub(super) fn answer(self, grpc: bool, version: Version) -> Response<Body> {
+    /// The response. Envoy's protocol has no errors for what a request can cause: proxies let requests pass on errors.
+    pub(super) fn answer(self, form: Form, version: Version) -> Response<Body> {
         let (code, grpc_status, detail) = self.parts();
-        let mut response = Response::default();
-        if grpc {
-            // A response without a message: gRPC allows the status in the headers.
-            let headers = response.headers_mut();
-            headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
-            headers.insert("grpc-status", HeaderValue::from_static(grpc_status));
-            headers.insert("grpc-message", HeaderValue::try_from(detail).expect("ASCII without control characters"));
-            return response;
-        }
-        *response.body_mut() = Body::from(Problem::new(code, detail).to_text());
-        *response.status_mut() = code.status();
+        let mut response = match form {
+            Form::RateLimit => edge::rls::refusal(code, detail),
+            Form::RateLimitJson => edge::envoy_json::refusal(code, detail),
+            Form::Grpc => grpc(grpc_status, detail),
+            Form::Problem => problem(code, detail),
+        };
         let headers = response.headers_mut();
-        headers.insert(CONTENT_TYPE, HeaderValue::from_static(Problem::CONTENT_TYPE));
-        if self == Self::Overloaded {
+        if self == Self::Overloaded && form == Form::Problem {
             headers.insert(RETRY_AFTER, HeaderValue::from_static("1"));
         }
         // The rest of the body precedes the next request. HTTP/2 ends the stream instead.
-        if matches!(self, Self::TooLarge { .. } | Self::SlowBody | Self::InvalidHost) && version < Version::HTTP_2 {
+        let unread = matches!(self, Self::TooLarge { .. } | Self::SlowBody | Self::BrokenBody | Self::InvalidHost);
+        if unread && version < Version::HTTP_2 {
             headers.insert(CONNECTION, HeaderValue::from_static("close"));
         }
         response
     }
+}
+
+/// A response without a message: gRPC allows the status in the headers.
+fn grpc(status: &'static str, detail: String) -> Response<Body> {
+    let mut response = Response::default();
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
+    headers.insert("grpc-status", HeaderValue::from_static(status));
+    headers.insert("grpc-message", HeaderValue::try_from(detail).expect("ASCII without control characters"));
+    response
+}
+
+fn problem(code: ProblemCode, detail: String) -> Response<Body> {
+    let mut response = Response::new(Body::from(Problem::new(code, detail).to_text()));
+    *response.status_mut() = code.status();
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(Problem::CONTENT_TYPE));
+    response
 }

@@ -1,33 +1,47 @@
-//! One request: admitted or shed, with a deadline; panics are caught.
+//! One request: its body arrives, it is admitted or shed, with a deadline; panics are caught.
 
 use std::convert::Infallible;
 use std::future::poll_fn;
 use std::net::SocketAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
-use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, OnceLock};
 use std::task::Poll;
 
 use axum::body::Body;
 use axum::extract::ConnectInfo;
 use http::{Request, Response, Version, header};
 use hyper::body::Incoming;
-use tallygate_http::is_grpc;
+use tokio::sync::OwnedSemaphorePermit;
+use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::CancellationToken;
 use tower::ServiceExt as _;
 
 use super::Http;
 use super::activity::Activity;
-use super::body::{AnswerBody, RequestBody};
+use super::body::{AnswerBody, RequestBody, collect};
+use super::budget::Share;
+use super::kind::{Form, Reading, asks_for_health};
 use super::refusal::Refusal;
 use crate::accept::Port;
+use crate::token::Digest;
+
+/// Whose connection a request came by. An extension of every request.
+#[derive(Debug, Clone)]
+pub(crate) struct Connection {
+    /// The address, or the network of an IPv6 address, that counts as one peer.
+    pub(crate) peer: Arc<str>,
+    /// The first valid token that was shown.
+    pub(crate) known: Arc<OnceLock<Digest>>,
+}
 
 /// What the requests of one connection share.
 #[derive(Debug)]
 pub(super) struct Requests {
     pub(super) http: Http,
     pub(super) peer: SocketAddr,
+    pub(super) connection: Connection,
     pub(super) activity: Arc<Activity>,
     pub(super) port: Arc<Port>,
     /// Cancelled when the connection is to end.
@@ -39,48 +53,79 @@ impl Requests {
         self: Arc<Self>,
         request: Request<Incoming>,
     ) -> Result<Response<AnswerBody>, Infallible> {
-        let open = self.activity.request();
+        let reading = Reading::of(&request);
+        let open = self.activity.request(reading == Reading::Stream);
         self.port.stats.requests.fetch_add(1, Relaxed);
-        let grpc = is_grpc(request.headers());
+        let form = Form::of(request.uri().path(), request.headers());
         let version = request.version();
-        let response = match self.admit(request).await {
+        // Held until the stream ends.
+        let mut stream = None;
+        let response = match self.admit(request, reading, &mut stream).await {
             Ok(response) => response,
-            Err(refusal) => refusal.answer(grpc, version),
+            Err(refusal) => {
+                if refusal == Refusal::Overloaded {
+                    self.port.stats.shed.fetch_add(1, Relaxed);
+                }
+                refusal.answer(form, version)
+            }
         };
-        Ok(response.map(|body| AnswerBody::new(body, open, grpc.then_some(&self.closing))))
+        let closing = (form == Form::Grpc || form == Form::RateLimit).then_some(&self.closing);
+        Ok(response.map(|body| AnswerBody::new(body, open, stream, closing)))
     }
 
-    async fn admit(&self, request: Request<Incoming>) -> Result<Response<Body>, Refusal> {
+    async fn admit(
+        &self,
+        request: Request<Incoming>,
+        reading: Reading,
+        stream: &mut Option<OwnedSemaphorePermit>,
+    ) -> Result<Response<Body>, Refusal> {
         // HTTP/1.1 without `Host`, or with two, is where proxies and servers disagree on whom a request is for.
         if request.version() == Version::HTTP_11 && request.headers().get_all(header::HOST).iter().count() != 1 {
             return Err(Refusal::InvalidHost);
         }
-        // Until the response begins, not until it is sent: a gRPC stream may last as long as its connection.
-        let entered = self.http.in_flight.try_acquire();
-        if entered.is_err() && !asks_for_health(request.uri().path()) {
-            self.port.stats.shed.fetch_add(1, Relaxed);
-            return Err(Refusal::Overloaded);
-        }
+        let deadline = Instant::now() + self.port.settings.request_timeout;
+        let health = asks_for_health(request.uri().path());
         let awaits_continue = request.headers().contains_key(header::EXPECT);
         let (mut parts, incoming) = request.into_parts();
         let max = self.port.settings.max_body;
-        let body = RequestBody::new(incoming, max);
+        let mut body = RequestBody::new(incoming, max);
         let state = body.state();
-        let deadline = self.port.settings.request_timeout;
         if state.is_too_large() {
             // A client that waits for `100 Continue` has sent nothing yet, and reading would ask for the body.
             if !awaits_continue {
-                let _ = tokio::time::timeout(deadline, body.discard()).await;
+                let _ = timeout_at(deadline, body.discard()).await;
             }
             return Err(Refusal::TooLarge { max });
         }
+        // The memory of the body, until the response begins.
+        let mut _share: Option<Share> = None;
+        let body = match reading {
+            Reading::Never => Body::new(body),
+            Reading::Stream => {
+                let permit = Arc::clone(&self.http.streams).try_acquire_owned();
+                *stream = Some(permit.map_err(|_| Refusal::Overloaded)?);
+                body.charge(self.http.bodies.take(&self.connection.peer, 0).map_err(|_| Refusal::Overloaded)?);
+                Body::new(body)
+            }
+            Reading::Whole => {
+                let collected = timeout_at(deadline, collect(body, &self.http.bodies, &self.connection.peer)).await;
+                let collected = collected.unwrap_or(Err(Refusal::SlowBody))?;
+                _share = collected.share;
+                Body::from(collected.bytes)
+            }
+        };
+        // Only now: a body that does not arrive must not keep others out. And until the response begins, not until it is sent:
+        // a stream may last as long as its connection.
+        let entered = self.http.in_flight.try_acquire();
+        if entered.is_err() && !health && reading != Reading::Stream {
+            return Err(Refusal::Overloaded);
+        }
         parts.extensions.insert(ConnectInfo(self.peer));
-        let request = Request::from_parts(parts, Body::new(body));
-        match tokio::time::timeout(deadline, self.call(request)).await {
+        parts.extensions.insert(self.connection.clone());
+        match timeout_at(deadline, self.call(Request::from_parts(parts, body))).await {
             // Whatever the service made of the truncated body.
             Ok(Ok(_)) if state.is_too_large() => Err(Refusal::TooLarge { max }),
             Ok(answered) => answered,
-            Err(_) if state.is_arriving() => Err(Refusal::SlowBody),
             Err(_) => Err(Refusal::SlowAnswer),
         }
     }
@@ -103,9 +148,4 @@ impl Requests {
             }
         }
     }
-}
-
-/// An overloaded server is alive. A probe that is shed would have it restarted, and the load would move to the next one.
-fn asks_for_health(path: &str) -> bool {
-    matches!(path, "/livez" | "/readyz" | "/healthcheck") || path.starts_with("/grpc.health.v1.Health/")
 }

@@ -1,6 +1,7 @@
 //! Envoy and its rate limit service.
 
 use serde_json::{Value, json};
+use tallygate_server::Settings;
 use tallygate_testkit::wait::{PATIENCE, until};
 use tallygate_testkit::{Proxy, Tool};
 
@@ -10,6 +11,10 @@ use super::rig::{Rig, changed, example};
 /// Seven calls for each address, three for each user, none of which come back this year; one delete before the trial
 /// would refuse; a thousand tokens and fifteen hundred bytes.
 fn start(changes: &[(&str, &str)]) -> Option<Rig> {
+    start_with(changes, |_| {})
+}
+
+fn start_with(changes: &[(&str, &str)], set: impl FnOnce(&mut Settings)) -> Option<Rig> {
     if !Tool::Envoy.available() {
         return None;
     }
@@ -24,7 +29,7 @@ fn start(changes: &[(&str, &str)]) -> Option<Rig> {
         ("edge.yaml", changed(example("envoy/policies/edge.yaml"), &edge)),
         ("after.yaml", changed(example("envoy/policies/after.yaml"), &after)),
     ];
-    Some(Rig::start(&policies, |filler, port| {
+    Some(Rig::start_with(&policies, set, |filler, port| {
         // A busy machine is not what is tested.
         let patient = changed(filler.example("envoy/envoy.yaml"), &[("timeout: 0.05s", "timeout: 10s")]);
         let config = changed(patient, changes);
@@ -171,4 +176,16 @@ fn envoy_lets_pass_or_refuses_while_tallygate_is_away() {
         rig.tallygate.stop();
         assert_eq!([get(&rig), get(&rig)], [status; 2]);
     }
+}
+
+/// Envoy took UNAVAILABLE and OUT_OF_RANGE for "pass".
+#[test]
+fn envoy_refuses_what_tallygate_sheds_or_cannot_read() {
+    let get = |rig: &Rig, user: &str| Caller::new(2).get_with(rig.addr(), "/", &[("x-user", user)]).status;
+    let Some(rig) = start_with(&[], |settings| settings.listen.max_in_flight = 0) else { return };
+    assert_eq!([get(&rig, "ann"), get(&rig, "ann")], [429; 2], "more than may be in flight");
+    assert_eq!(rig.served(), [""; 0]);
+    let Some(rig) = start_with(&[], |settings| settings.listen.max_bodies = 0) else { return };
+    let long = "x".repeat(20_000);
+    assert_eq!([get(&rig, "ann"), get(&rig, &long)], [200, 429], "more than there is memory for");
 }

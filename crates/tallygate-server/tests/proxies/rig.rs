@@ -23,7 +23,16 @@ pub struct Rig {
 impl Rig {
     /// Starts Tallygate with these policy files, and the proxy by a function that gets the examples' ports replaced.
     pub fn start(policies: &[(&str, String)], proxy: impl FnOnce(&Filler, u16) -> Proxy) -> Self {
-        let (service, tallygate, port) = (Upstream::answering(serve), Tallygate::start(policies), Port::reserve());
+        Self::start_with(policies, |_| {}, proxy)
+    }
+
+    /// The same, with other settings.
+    pub fn start_with(
+        policies: &[(&str, String)],
+        set: impl FnOnce(&mut Settings),
+        proxy: impl FnOnce(&Filler, u16) -> Proxy,
+    ) -> Self {
+        let (service, tallygate, port) = (Upstream::answering(serve), Tallygate::start(policies, set), Port::reserve());
         let filler = Filler(vec![
             ("8000", port.number()),
             ("8080", tallygate.running.http.port()),
@@ -94,13 +103,14 @@ pub struct Tallygate {
 }
 
 impl Tallygate {
-    fn start(policies: &[(&str, String)]) -> Self {
+    fn start(policies: &[(&str, String)], set: impl FnOnce(&mut Settings)) -> Self {
         let folder = tempfile::tempdir().unwrap();
         for (name, text) in policies {
             std::fs::write(folder.path().join(name), text).unwrap();
         }
-        let settings =
+        let mut settings =
             Settings { policies: Some(folder.path().to_owned()), notice: Duration::ZERO, ..Settings::default() };
+        set(&mut settings);
         let running = Running::start(settings, |grpc| Listeners { grpc: Some(grpc), ..Listeners::default() });
         Self { running, _folder: folder }
     }

@@ -7,7 +7,7 @@ use serde::{Deserialize, Deserializer};
 use serde_json::{Map, Value};
 use tallygate_http::{Problem, ProblemCode};
 
-use crate::edge::json::{exact, syntax};
+use crate::edge::json::{Json, exact, syntax};
 use crate::proto::envoy::service::ratelimit::v3::RateLimitRequest;
 use crate::proto::envoy::r#type::v3::RateLimitUnit;
 
@@ -19,10 +19,10 @@ pub(super) fn read(body: &[u8]) -> Result<RateLimitRequest, Problem> {
     if body.trim_ascii().is_empty() {
         return Err(invalid(format!("The body is empty: send a JSON object, for example {EXAMPLE}.")));
     }
-    let object: Value = serde_json::from_slice(body)
+    let json: Json = serde_json::from_slice(body)
         .map_err(|error| invalid(format!("The body is not valid JSON: {}.", syntax(body, &error))))?;
-    let request = if object.is_object() {
-        serde_json::from_value(object)
+    let request = if matches!(json, Json::Object(_)) {
+        serde_json::from_value(json.into())
     } else {
         Err(serde_json::Error::custom("it is not an object"))
     };
@@ -144,6 +144,9 @@ mod tests {
             r#"{"domian": "edge"}"#,
             r#"{"domain": 5}"#,
             r#"{"hitsAddend": 1, "hits_addend": 1}"#,
+            // The last of them counted.
+            r#"{"hitsAddend": 1, "hitsAddend": 5}"#,
+            r#"{"descriptors": [{"entries": [{"key": "a", "value": "x", "value": "y"}]}]}"#,
             r#"{"hitsAddend": -1}"#,
             r#"{"hitsAddend": 1.5}"#,
             r#"{"hitsAddend": 4294967296}"#,

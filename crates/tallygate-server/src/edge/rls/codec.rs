@@ -1,61 +1,80 @@
 //! Requests and responses as bytes. Also reads strings that are not UTF-8: protobuf forbids them, and proxies send them.
 
-use std::sync::Arc;
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::task::{Context, Poll};
 
-use axum::body::Bytes;
+use axum::body::{Body, Bytes};
+use http::header::CONTENT_TYPE;
+use http::{HeaderMap, HeaderValue, Response};
+use http_body::Frame;
 use prost::Message;
-use prost::bytes::Buf as _;
-use tonic::Status;
-use tonic::codec::{BufferSettings, Codec, DecodeBuf, Decoder};
-use tonic_prost::ProstEncoder;
 
-use crate::app::App;
-use crate::decision_event::Api;
 use crate::proto::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
 use crate::proto::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::{Entry, RateLimitOverride};
 use crate::proto::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
 use tallygate_http::digest;
 
-/// A message has a few hundred bytes; tonic would allocate 8 KiB for each.
-fn buffer() -> BufferSettings {
-    BufferSettings::new(1024, 32 * 1024)
+/// Whether a message is compressed, and its length, before the message.
+const PREFIX: usize = 5;
+
+/// Why a message cannot be read.
+#[derive(Debug)]
+pub(super) enum Unreadable {
+    /// Only the configuration of the proxy can be the cause.
+    Compressed,
+    /// It is not a message, or not one message.
+    Garbled(String),
 }
 
-#[derive(Debug)]
-pub(super) struct Messages(pub(super) Arc<App>);
-
-impl Codec for Messages {
-    type Encode = RateLimitResponse;
-    type Decode = RateLimitRequest;
-    type Encoder = ProstEncoder<RateLimitResponse>;
-    type Decoder = Requests;
-
-    fn encoder(&mut self) -> Self::Encoder {
-        ProstEncoder::new(buffer())
-    }
-
-    fn decoder(&mut self) -> Self::Decoder {
-        Requests(Arc::clone(&self.0))
+/// The one message of a body that has arrived.
+pub(super) fn request(body: Bytes) -> Result<RateLimitRequest, Unreadable> {
+    let length = |prefix: &[u8; PREFIX]| u32::from_be_bytes([prefix[1], prefix[2], prefix[3], prefix[4]]);
+    match body.first_chunk::<PREFIX>() {
+        Some(prefix) if prefix[0] != 0 => Err(Unreadable::Compressed),
+        Some(prefix) if usize::try_from(length(prefix)) == Ok(body.len() - PREFIX) => {
+            let invalid = |error| Unreadable::Garbled(format!("invalid RateLimitRequest: {error}"));
+            read(body.slice(PREFIX..)).map_err(invalid)
+        }
+        _ => Err(Unreadable::Garbled("the body is not one message".to_owned())),
     }
 }
 
-#[derive(Debug)]
-pub(super) struct Requests(Arc<App>);
+/// A response with one message.
+pub(super) fn response(message: &RateLimitResponse) -> Response<Body> {
+    let length = u32::try_from(message.encoded_len()).expect("a response is far smaller than 4 GiB");
+    let mut bytes = Vec::with_capacity(PREFIX + message.encoded_len());
+    bytes.push(0);
+    bytes.extend(length.to_be_bytes());
+    message.encode(&mut bytes).expect("a vector grows");
+    let mut response = Response::new(Body::new(Answer { message: Some(bytes.into()), ended: false }));
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
+    response
+}
 
-impl Decoder for Requests {
-    type Item = RateLimitRequest;
-    type Error = Status;
+/// A message, and the status OK.
+struct Answer {
+    message: Option<Bytes>,
+    ended: bool,
+}
 
-    fn decode(&mut self, from: &mut DecodeBuf<'_>) -> Result<Option<RateLimitRequest>, Status> {
-        let bytes = from.copy_to_bytes(from.remaining());
-        read(bytes).map(Some).map_err(|error| {
-            self.0.reject(Api::Rls);
-            Status::invalid_argument(format!("invalid RateLimitRequest: {error}"))
-        })
+impl http_body::Body for Answer {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        if let Some(message) = self.message.take() {
+            return Poll::Ready(Some(Ok(Frame::data(message))));
+        }
+        if std::mem::replace(&mut self.ended, true) {
+            return Poll::Ready(None);
+        }
+        let trailers = HeaderMap::from_iter([("grpc-status".parse().expect("a name"), HeaderValue::from_static("0"))]);
+        Poll::Ready(Some(Ok(Frame::trailers(trailers))))
     }
 
-    fn buffer_settings(&self) -> BufferSettings {
-        buffer()
+    fn is_end_stream(&self) -> bool {
+        self.ended
     }
 }
 

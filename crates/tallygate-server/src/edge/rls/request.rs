@@ -16,27 +16,36 @@ use crate::proto::envoy::service::ratelimit::v3::RateLimitRequest;
 use crate::proto::envoy::service::ratelimit::v3::rate_limit_response::rate_limit::Unit;
 use crate::question::{About, Question};
 
-/// The question of a request. An error is always caused by the configuration of the proxy.
-pub(super) fn read(request: RateLimitRequest) -> Result<Question, String> {
+/// Why a request is not a question.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Unasked {
+    /// Only the configuration of the proxy can be the cause: an error, so that somebody sees it.
+    Misconfigured(String),
+    /// A client of the proxy can be the cause: it must not pass for that.
+    TooMuch(String),
+}
+
+/// The question of a request.
+pub(super) fn read(request: RateLimitRequest) -> Result<Question, Unasked> {
+    use Unasked::{Misconfigured, TooMuch};
+
     let RateLimitRequest { domain, descriptors, hits_addend: hits } = request;
     if domain.is_empty() {
-        return Err(
-            "the domain is empty: set `domain` in the proxy's rate limit filter to a domain of your policy files"
-                .into(),
-        );
+        let remedy = "set `domain` in the proxy's rate limit filter to a domain of your policy files";
+        return Err(Misconfigured(format!("the domain is empty: {remedy}")));
     }
     match descriptors.len() {
-        0 => return Err(format!("there are no descriptors: send 1 to {MAX_DESCRIPTORS}")),
+        0 => return Err(Misconfigured(format!("there are no descriptors: send 1 to {MAX_DESCRIPTORS}"))),
         1..=MAX_DESCRIPTORS => {}
-        count => return Err(format!("there are {count} descriptors: send 1 to {MAX_DESCRIPTORS}")),
+        count => return Err(TooMuch(format!("there are {count} descriptors: send 1 to {MAX_DESCRIPTORS}"))),
     }
     let ask = |(at, written): (usize, RateLimitDescriptor)| {
         let count = written.entries.len();
         if count > MAX_ENTRIES {
-            return Err(format!("descriptor {at} has {count} entries: at most {MAX_ENTRIES} are allowed"));
+            return Err(TooMuch(format!("descriptor {at} has {count} entries: at most {MAX_ENTRIES} are allowed")));
         }
-        let no_unit =
-            || format!("the limit of descriptor {at} has no unit: use SECOND, MINUTE, HOUR, DAY, MONTH or YEAR");
+        let units = "use SECOND, MINUTE, HOUR, DAY, MONTH or YEAR";
+        let no_unit = || Misconfigured(format!("the limit of descriptor {at} has no unit: {units}"));
         let limit = written.limit.map(|limit| requested(limit).ok_or_else(no_unit)).transpose()?;
         let action = action(written.hits_addend, written.is_negative_hits, hits);
         let descriptor =
@@ -47,7 +56,7 @@ pub(super) fn read(request: RateLimitRequest) -> Result<Question, String> {
             None => ask,
         })
     };
-    let asks = descriptors.into_iter().enumerate().map(ask).collect::<Result<_, _>>()?;
+    let asks = descriptors.into_iter().enumerate().map(ask).collect::<Result<_, Unasked>>()?;
     Ok(Question { verb: Verb::Check, about: About::Policies { domain, asks } })
 }
 

@@ -4,10 +4,10 @@ use std::cmp::Reverse;
 use std::time::Duration;
 
 use http::header::{CONTENT_TYPE, RETRY_AFTER};
-use http::{HeaderMap, HeaderValue};
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use tallygate::Limit;
 use tallygate::policy::{Mode, Outcome, Ruling, Verdict};
-use tallygate_http::{Problem, SOON, seconds_up, verdict_problem};
+use tallygate_http::{Problem, ProblemCode, SOON, seconds_up, verdict_problem};
 
 use super::UNITS;
 use crate::app::ReportedHeaders;
@@ -25,6 +25,27 @@ pub(super) fn write(descriptors: usize, verdict: &Verdict, reported: ReportedHea
         response_headers_to_add: headers(verdict, reported, allowed),
         // The proxy chooses the status.
         raw_body: if allowed { Vec::new() } else { verdict_problem(verdict).with_status(None).to_text().into_bytes() },
+        ..RateLimitResponse::default()
+    }
+}
+
+/// A refusal that is not a verdict, to a request of this many descriptors.
+pub(super) fn over_limit(descriptors: usize, code: ProblemCode, detail: String) -> RateLimitResponse {
+    let header = |name: HeaderName, value: &str| AddedHeader {
+        key: name.as_str().to_owned(),
+        value: value.to_owned(),
+        raw_value: Vec::new(),
+    };
+    let mut headers = vec![header(CONTENT_TYPE, Problem::CONTENT_TYPE)];
+    if code.status() == StatusCode::SERVICE_UNAVAILABLE {
+        headers.push(header(RETRY_AFTER, &SOON.as_secs().to_string()));
+    }
+    let status = DescriptorStatus { code: Code::OverLimit.into(), ..DescriptorStatus::default() };
+    RateLimitResponse {
+        overall_code: Code::OverLimit.into(),
+        statuses: vec![status; descriptors],
+        response_headers_to_add: headers,
+        raw_body: Problem::new(code, detail).with_status(None).to_text().into_bytes(),
         ..RateLimitResponse::default()
     }
 }

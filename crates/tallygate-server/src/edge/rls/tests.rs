@@ -27,6 +27,7 @@ use crate::proto::envoy::service::ratelimit::v3::rate_limit_service_client::Rate
 use crate::proto::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
 use crate::settings::Settings;
 use crate::store::ServedStore;
+use crate::token::Refunds;
 
 /// A policy of domain `edge`.
 fn policy(name: &str, limit: &str) -> Policy {
@@ -60,7 +61,7 @@ fn common_policies() -> Vec<(Policy, Rule)> {
 
 fn app(store: impl Into<ServedStore>, policies: Vec<(Policy, Rule)>) -> Arc<App> {
     let set = PolicySet::new(vec![Domain::new("edge", policies).unwrap()]).unwrap();
-    App::new(store.into(), set, &Settings::default())
+    App::new(store.into(), set, &Settings { refunds: Some(Refunds::Open), ..Settings::default() })
 }
 
 /// The embedded store with a clock that stands still, ten seconds into a minute, an hour and a day.

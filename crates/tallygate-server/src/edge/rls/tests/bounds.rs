@@ -8,6 +8,7 @@ use tonic::{Request, Status};
 
 use super::*;
 use crate::decision_event::Api;
+use crate::edge::access::Credentials;
 use crate::edge::bounds::{MAX_DESCRIPTORS, MAX_ENTRIES};
 use crate::proto::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::RateLimitOverride;
 
@@ -71,18 +72,137 @@ async fn what_makes_no_sense_is_said_clearly() {
     let no_domain = RateLimitRequest { domain: String::new(), ..request(vec![one.clone()]) };
     assert!(served.complaint(no_domain).await.contains("domain is empty"));
     assert!(served.complaint(request(Vec::new())).await.contains("no descriptors"));
-    let many = served.complaint(request(vec![one.clone(); MAX_DESCRIPTORS + 1])).await;
-    assert!(many.contains("33 descriptors"), "{many}");
-    let wide = descriptor(&vec![("k", "v"); MAX_ENTRIES + 1]);
-    let wide = served.complaint(request(vec![one.clone(), wide])).await;
-    assert!(wide.contains("descriptor 1 has 17 entries"), "{wide}");
     for unit in [0, 7, -1, i32::MAX] {
         let limit = Some(RateLimitOverride { requests_per_unit: 1, unit });
         let unit = served.complaint(request(vec![RateLimitDescriptor { limit, ..one.clone() }])).await;
         assert!(unit.contains("no unit"), "{unit}");
     }
-    let garbled = served.send(vec![0xff; 20]).await.unwrap_err();
-    assert_eq!(garbled.code(), tonic::Code::InvalidArgument, "{garbled}");
+}
+
+/// Refused, whatever the proxy makes of errors.
+#[track_caller]
+fn assert_over_limit(response: &RateLimitResponse, descriptors: usize, says: &str) {
+    assert_eq!(codes(response), vec![Code::OverLimit; descriptors + 1]);
+    assert_eq!(header(response, "content-type"), Some("application/problem+json"));
+    let detail = problem(response)["detail"].as_str().unwrap().to_owned();
+    assert!(detail.contains(says), "{detail}");
+}
+
+/// Each was an error of gRPC, on which Envoy lets requests pass.
+#[tokio::test]
+async fn what_a_client_can_cause_is_over_limit_and_not_an_error() {
+    let served = Served::common();
+    let one = descriptor(&[("user", "u")]);
+    let many = served.ask(request(vec![one.clone(); MAX_DESCRIPTORS + 1])).await;
+    assert_over_limit(&many, MAX_DESCRIPTORS + 1, "33 descriptors");
+    let wide = descriptor(&vec![("k", "v"); MAX_ENTRIES + 1]);
+    let wide = served.ask(request(vec![one.clone(), wide])).await;
+    assert_over_limit(&wide, 2, "Descriptor 1 has 17 entries");
+    assert_over_limit(&served.send(vec![0xff; 20]).await.unwrap(), 0, "invalid RateLimitRequest");
+    assert_eq!(calls(&served.app, "rls"), [0, 0, 0, 3]);
+    assert_eq!(codes(&served.ask(request(vec![one])).await), [Code::Ok; 2], "nothing was charged");
+}
+
+/// 33 patterns in one header were INVALID_ARGUMENT, every time.
+#[tokio::test]
+async fn a_call_under_too_many_policies_is_over_limit() {
+    let named = |at: usize| {
+        (policy(&format!("p{at}"), "3/min"), Rule::new().when("ua", Want::one_of([&*format!("*tok{at:02}*")])))
+    };
+    let served = Served::new(app(still_store(), (0..40).map(named).collect()));
+    let tokens = |count: usize| (0..count).map(|at| format!("tok{at:02} ")).collect::<String>();
+    let ask = async |count| served.ask_about(&[descriptor(&[("ua", &tokens(count))])]).await.overall_code();
+    assert_eq!([ask(32).await, ask(33).await, ask(33).await], [Code::Ok, Code::OverLimit, Code::OverLimit]);
+}
+
+async fn raw_answer(settings: &ListenSettings, body: axum::body::Body) -> RateLimitResponse {
+    use http_body_util::BodyExt as _;
+    use hyper_util::rt::{TokioExecutor, TokioIo};
+
+    let served = Served::with(app(still_store(), common_policies()), settings);
+    let stream = tokio::net::TcpStream::connect(served.addr).await.unwrap();
+    let (mut sender, connection) =
+        hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await.unwrap();
+    tokio::spawn(connection);
+    let path = "http://proxy/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
+    let request = http::Request::post(path).header("content-type", "application/grpc").header("te", "trailers");
+    let response = sender.send_request(request.body(body).unwrap()).await.unwrap();
+    assert_eq!((response.status().as_u16(), response.headers().get("grpc-status")), (200, None));
+    let collected = response.into_body().collect().await.unwrap();
+    assert_eq!(collected.trailers().unwrap()["grpc-status"], "0");
+    RateLimitResponse::decode(collected.to_bytes().slice(5..)).unwrap()
+}
+
+/// The beginning of a message.
+struct Unfinished(bool);
+
+impl http_body::Body for Unfinished {
+    type Data = axum::body::Bytes;
+    type Error = std::convert::Infallible;
+
+    fn poll_frame(
+        mut self: std::pin::Pin<&mut Self>,
+        _: &mut std::task::Context<'_>,
+    ) -> std::task::Poll<Option<Result<http_body::Frame<Self::Data>, Self::Error>>> {
+        match std::mem::replace(&mut self.0, true) {
+            false => std::task::Poll::Ready(Some(Ok(http_body::Frame::data(vec![0, 0, 0, 1].into())))),
+            true => std::task::Poll::Pending,
+        }
+    }
+}
+
+/// DEADLINE_EXCEEDED, and UNAVAILABLE, let requests pass as well.
+#[tokio::test]
+async fn a_message_that_never_comes_and_a_call_that_is_shed_are_over_limit() {
+    let brief = ListenSettings { request_timeout: std::time::Duration::from_millis(200), ..ListenSettings::default() };
+    let slow = raw_answer(&brief, axum::body::Body::new(Unfinished(false))).await;
+    assert_over_limit(&slow, 0, "did not arrive in time");
+    let full = ListenSettings { max_in_flight: 0, ..ListenSettings::default() };
+    let shed = raw_answer(&full, axum::body::Body::from(vec![0; 5])).await;
+    assert_over_limit(&shed, 0, "Too many requests are in flight");
+    assert_eq!(header(&shed, "retry-after"), Some("1"));
+}
+
+/// A refund can give back what was never charged, so it needs a permission; and what lacks it must not pass for an error.
+#[tokio::test]
+async fn a_refund_without_the_permission_refuses_and_gives_nothing_back() {
+    let set = PolicySet::new(vec![Domain::new("edge", common_policies()).unwrap()]).unwrap();
+    let token = crate::Token::new("shop:refund:0123456789abcdef").unwrap();
+    let settings = Settings { token: Some(token), refunds: Some(Refunds::Token), ..Settings::default() };
+    let served = Served::new(App::new(still_store().into(), set, &settings));
+    let charge = descriptor(&[("user", "u")]);
+    let refund = RateLimitDescriptor { is_negative_hits: true, ..charge.clone() };
+    for _ in 0..3 {
+        assert_eq!(codes(&served.ask_about(std::slice::from_ref(&charge)).await), [Code::Ok; 2]);
+    }
+    let other = descriptor(&[("path", "/login")]);
+    assert_over_limit(&served.ask_about(&[refund.clone(), other.clone()]).await, 2, "token");
+    assert_eq!(
+        codes(&served.ask_about(std::slice::from_ref(&charge)).await),
+        [Code::OverLimit; 2],
+        "nothing was given back"
+    );
+    assert_eq!(codes(&served.ask_about(&[other]).await), [Code::Ok; 2], "and nothing charged");
+    let mut permitted = Request::new(request(vec![refund]));
+    permitted.metadata_mut().insert("authorization", "Bearer 0123456789abcdef".parse().unwrap());
+    assert!(served.client().await.should_rate_limit(permitted).await.is_ok());
+    assert_eq!(codes(&served.ask_about(&[charge]).await), [Code::Ok; 2]);
+}
+
+#[tokio::test]
+async fn checks_need_a_token_over_grpc_too_if_one_is_for_checks() {
+    let set = PolicySet::new(vec![Domain::new("edge", common_policies()).unwrap()]).unwrap();
+    let token = crate::Token::new("edge:check:0123456789abcdef\nother:read:fedcba9876543210").unwrap();
+    let served =
+        Served::new(App::new(still_store().into(), set, &Settings { token: Some(token), ..Settings::default() }));
+    let ask = async |token: &str| {
+        let mut request = Request::new(request(vec![descriptor(&[("user", "u")])]));
+        request.metadata_mut().insert("authorization", format!("Bearer {token}").parse().unwrap());
+        served.client().await.should_rate_limit(request).await.map(|answer| answer.into_inner().overall_code())
+    };
+    assert_eq!(ask("0123456789abcdef").await.unwrap(), Code::Ok);
+    assert_eq!(ask("fedcba9876543210").await.unwrap_err().code(), tonic::Code::PermissionDenied);
+    assert_eq!(ask("a wrong one, and long").await.unwrap_err().code(), tonic::Code::Unauthenticated);
 }
 
 #[tokio::test]
@@ -123,12 +243,11 @@ async fn bytes_that_are_no_text_count_like_any_other() {
 }
 
 #[tokio::test]
-async fn a_message_that_is_too_large_is_refused() {
+async fn a_message_that_is_too_large_is_over_limit() {
     let settings = ListenSettings { max_body: 4096, ..ListenSettings::default() };
     let served = Served::with(app(still_store(), common_policies()), &settings);
     let large = request(vec![descriptor(&[("user", &"x".repeat(5000))])]);
-    let status = served.client().await.should_rate_limit(large).await.unwrap_err();
-    assert_eq!(status.code(), tonic::Code::ResourceExhausted);
+    assert_over_limit(&served.ask(large).await, 0, "larger than 4096 bytes");
     assert_eq!(codes(&served.ask_about(&[descriptor(&[("user", &"x".repeat(3000))])]).await), [Code::Ok; 2]);
 }
 
@@ -183,7 +302,8 @@ proptest! {
             let units_known = request.descriptors.iter().all(|one| {
                 one.limit.is_none_or(|limit| limit.requests_per_unit == 0 || (1..=6).contains(&limit.unit))
             });
-            match runtime.block_on(crate::edge::rls::should_rate_limit(&app, Api::Rls, request, None)) {
+            let from = Credentials::of(&http::Request::new(()).into_parts().0);
+            match runtime.block_on(crate::edge::rls::should_rate_limit(&app, Api::Rls, request, &from, None)) {
                 Ok((response, _)) => {
                     prop_assert!(sensible && units_known);
                     prop_assert_eq!(response.statuses.len(), descriptors);

@@ -9,7 +9,8 @@ use tower::ServiceExt as _;
 use super::*;
 
 async fn post(app: &Arc<App>, body: &str) -> (StatusCode, String, Value) {
-    let asked = Request::builder().method(Method::POST).uri("/json").body(Body::from(body.to_owned())).unwrap();
+    let asked = Request::builder().method(Method::POST).uri("/json").header("content-type", "application/json");
+    let asked = asked.body(Body::from(body.to_owned())).unwrap();
     let response = crate::edge::router(Arc::clone(app)).oneshot(asked).await.unwrap();
     let content_type = response.headers()["content-type"].to_str().unwrap().to_owned();
     let (status, body) = (response.status(), response.into_body().collect().await.unwrap().to_bytes());

@@ -1,0 +1,47 @@
+//! Calls that take long to evaluate wait for each other, so that they leave a thread to everybody else.
+
+use std::thread::available_parallelism;
+
+use tokio::sync::{Semaphore, SemaphorePermit};
+
+/// Policies times descriptors, beyond which a call waits for its turn. A pattern takes about a microsecond to match.
+const HEAVY: usize = 1000;
+
+#[derive(Debug)]
+pub(crate) struct Turns(Semaphore);
+
+impl Default for Turns {
+    /// One thread of the runtime stays free; with only one, others wait for a single evaluation.
+    fn default() -> Self {
+        let threads = available_parallelism().map_or(1, usize::from);
+        Self(Semaphore::new(threads.saturating_sub(1).max(1)))
+    }
+}
+
+impl Turns {
+    /// Held while `policies` are matched against `descriptors`.
+    pub(crate) async fn take(&self, policies: usize, descriptors: usize) -> Option<SemaphorePermit<'_>> {
+        if policies * descriptors <= HEAVY {
+            return None;
+        }
+        // It is never closed.
+        self.0.acquire().await.ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn heavy_calls_leave_a_thread_and_light_ones_never_wait() {
+        let turns = Turns(Semaphore::new(1));
+        let first = turns.take(10_000, 32).await;
+        assert!(first.is_some());
+        let second = tokio::time::timeout(std::time::Duration::from_millis(20), turns.take(10_000, 32)).await;
+        assert!(second.is_err(), "it waits for the first");
+        assert!(turns.take(1000, 1).await.is_none(), "a light one needs no turn");
+        drop(first);
+        assert!(turns.take(10_000, 32).await.is_some());
+    }
+}

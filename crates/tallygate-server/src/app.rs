@@ -124,11 +124,16 @@ impl App {
         question: &'q Question,
         deadline: Option<Instant>,
     ) -> Result<Answer<'q>, AnswerError> {
-        let deadline = deadline.map(Instant::into_std);
+        // One deadline for all calls to the store that the decision needs.
+        let deadline = || {
+            let own = self.store().deadline().map(|patience| Instant::now() + patience);
+            let earliest = own.map_or(deadline, |own| Some(deadline.map_or(own, |callers| callers.min(own))));
+            earliest.map(Instant::into_std)
+        };
         match &question.about {
             About::AdHoc(asked) => {
                 let checks = [asked.check()];
-                let call = Call::new(question.verb, &checks).map_err(CheckError::from)?.by(deadline);
+                let call = Call::new(question.verb, &checks).map_err(CheckError::from)?.by(deadline());
                 let decision = call.ask(self.stores.shared()).await.map_err(CheckError::from)?;
                 Ok(Answer::Decision(asked, decision))
             }
@@ -141,7 +146,7 @@ impl App {
                     None if api.allows_unknown_domains() => Evaluation::unlimited(),
                     None => return Err(AnswerError::unknown_domain(set, domain)),
                 };
-                Ok(Answer::Verdict(evaluation.decide(&self.stores, deadline).await))
+                Ok(Answer::Verdict(evaluation.decide(&self.stores, deadline()).await))
             }
         }
     }

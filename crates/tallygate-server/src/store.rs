@@ -11,6 +11,7 @@ mod stats;
 mod watched;
 
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use tallygate::call::Call;
 use tallygate::counter::{CounterError, CounterName, CounterOp, CounterValue, Counters};
@@ -44,6 +45,8 @@ pub struct ServedStore {
 #[derive(Debug)]
 struct Parts {
     place: String,
+    /// How long a decision may take; the embedded store needs no limit.
+    deadline: Option<Duration>,
     store: Arc<OnceLock<Timed<AnyStore>>>,
     condition: Arc<watch::Sender<Condition>>,
     /// Of the servers, once connected.
@@ -66,7 +69,7 @@ impl ServedStore {
         let server = RedisStore::builder(&spec.store).prefix(&spec.prefix).deadline(spec.deadline);
         server.validate()?;
         let reason = format!("not connected to {place} yet");
-        let mut served = Self::new(place, Err(StoreError::unavailable(reason)));
+        let mut served = Self::new(place, Some(spec.deadline), Err(StoreError::unavailable(reason)));
         served._tasks.spawn(probe::run(Arc::clone(&served.parts), server));
         let (url, prefix) = (spec.store.clone(), spec.prefix.clone());
         served._tasks.spawn(watched::run(Arc::clone(&served.parts), url, prefix, spec.deadline));
@@ -77,9 +80,10 @@ impl ServedStore {
         Ok(served)
     }
 
-    fn new(place: String, condition: Condition) -> Self {
+    fn new(place: String, deadline: Option<Duration>, condition: Condition) -> Self {
         let parts = Arc::new(Parts {
             place,
+            deadline,
             store: Arc::default(),
             condition: Arc::new(watch::Sender::new(condition)),
             health: watch::Sender::default(),
@@ -124,6 +128,11 @@ impl ServedStore {
         }
     }
 
+    /// How long a decision may take, however many calls to the store it needs.
+    pub fn deadline(&self) -> Option<Duration> {
+        self.parts.deadline
+    }
+
     /// Durations and errors of calls.
     pub fn stats(&self) -> &StoreStats {
         &self.parts.stats
@@ -163,7 +172,7 @@ impl Parts {
 impl From<MemoryStore> for ServedStore {
     /// Needs no runtime: there are no tasks.
     fn from(store: MemoryStore) -> Self {
-        let served = Self::new(AnyStore::MEMORY.to_owned(), Ok(()));
+        let served = Self::new(AnyStore::MEMORY.to_owned(), None, Ok(()));
         served.parts.connected(store.into());
         served
     }

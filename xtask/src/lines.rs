@@ -11,7 +11,7 @@ use crate::hygiene::files::{self, TextFile};
 use crate::run;
 
 /// Crates that are not published.
-const NOT_PRODUCT: [&str; 3] = ["testkit", "xtask", "bench"];
+const NOT_PRODUCT: [&str; 4] = ["testkit", "torture", "xtask", "bench"];
 const RECIPES: &str = "recipes";
 
 /// `[--at REVISION]`: counts the working tree, or what was committed then.

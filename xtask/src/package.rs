@@ -9,7 +9,7 @@ use anyhow::{Context, Result, bail};
 use crate::run;
 
 /// For tests and this repository only.
-const NOT_PUBLISHED: [&str; 1] = ["tallygate-testkit"];
+const NOT_PUBLISHED: [&str; 2] = ["tallygate-testkit", "tallygate-torture"];
 const IN_EVERY_PACKAGE: [&str; 3] = ["README.md", "LICENSE-MIT", "LICENSE-APACHE"];
 
 /// Without building them: the workspace is built by every other step. Without a lock file: to resolve one, the crates would have to be published.

@@ -17,6 +17,8 @@ mod server;
 
 use anyhow::{Context, anyhow};
 use serde::Serialize;
+use tallygate::Limit;
+use tallygate::history::Record;
 use tallygate_redis::Sweep;
 
 pub use evidence::Evidence;
@@ -70,6 +72,46 @@ pub async fn run(mut server: Server, run: &str, progress: impl FnMut(usize, usiz
     report
 }
 
+/// The answers of a recipe, as they were recorded.
+#[derive(Debug)]
+pub struct History {
+    /// The letter of the recipe.
+    pub recipe: &'static str,
+    /// The limit that is checked.
+    pub limit: Limit,
+    /// All calls of its key.
+    pub records: Vec<Record>,
+    /// Keys that would never expire.
+    pub orphans: u64,
+}
+
+/// Runs every recipe, without judging it, for another checker. All keys of the run are deleted at the end.
+pub async fn histories(mut server: Server, run: &str) -> anyhow::Result<Vec<History>> {
+    let mut histories = Vec::with_capacity(book::RECIPES.len());
+    for recipe in &book::RECIPES {
+        let limits = recipe.limits()?;
+        let (records, orphans) =
+            record(&mut server, recipe, &limits, &format!("recipe-{run}-{}", recipe.letter), false).await?;
+        let limit = limits.last().context("a recipe has a limit")?.clone();
+        histories.push(History { recipe: recipe.letter, limit, records, orphans });
+    }
+    server.delete_keys(run).await?;
+    Ok(histories)
+}
+
+/// The answers of a recipe, or of Tallygate to the same calls, and the keys without a TTL that are left.
+async fn record(
+    server: &mut Server,
+    recipe: &recipe::Recipe,
+    limits: &[Limit],
+    policy: &str,
+    ours: bool,
+) -> anyhow::Result<(Vec<Record>, u64)> {
+    let records = driver::drive(server, recipe, limits, policy, ours).await.context(recipe.name)?;
+    let sweep = Sweep { policies: Some(policy.to_owned()), ..Sweep::of(&server.prefix)? };
+    Ok((records, server.audit.run(&sweep, |_| {}).await?.orphans))
+}
+
 async fn run_all(
     server: &mut Server,
     run: &str,
@@ -86,10 +128,8 @@ async fn run_all(
         let mut evidence = Vec::new();
         for (whose, ours) in [("recipe", false), ("ours", true)] {
             let policy = format!("{whose}-{run}-{}", recipe.letter);
-            let records = driver::drive(server, recipe, &limits, &policy, ours).await.context(recipe.name)?;
-            let sweep = Sweep { policies: Some(policy), ..Sweep::of(&server.prefix)? };
-            let audited = server.audit.run(&sweep, |_| {}).await?;
-            evidence.push(Evidence::judge(judged, &records, audited.orphans));
+            let (records, orphans) = record(server, recipe, &limits, &policy, ours).await?;
+            evidence.push(Evidence::judge(judged, &records, orphans));
         }
         let [wrong, ours] = <[Evidence; 2]>::try_from(evidence).ok().context("there are two")?;
         let (ours_exact, caught) = (ours.is_exact(), !wrong.sound && ours.is_exact());

@@ -131,13 +131,13 @@ impl Lanes {
     }
 
     /// The calls of the next run; closes the lane if there are none.
-    fn next_run(&self, lane: u64) -> Vec<Waiting> {
+    fn next_run(&self, lane: u64, most: usize) -> Vec<Waiting> {
         let mut state = self.state();
         let Some(open) = state.lanes.get_mut(&lane) else { return Vec::new() };
         let mut run = Vec::new();
         let mut rest = Vec::new();
         for waiting in open.waiting.drain(..) {
-            if run.len() == MAX_CALLS {
+            if run.len() == most {
                 rest.push(waiting);
             } else if !waiting.answer.is_closed() && waiting.ticket.turn(TAKEN) {
                 run.push(waiting);
@@ -179,7 +179,7 @@ impl State {
 /// Runs those that wait until there are none.
 async fn serve(engine: Arc<Engine>, lane: u64) {
     loop {
-        let run = engine.lanes.next_run(lane);
+        let run = engine.lanes.next_run(lane, engine.client.most_calls_of_a_run().min(MAX_CALLS));
         let Some(first) = run.first() else { return };
         // None of them waits for longer than it wants to.
         let deadline = run.iter().skip(1).fold(first.deadline, |deadline, other| deadline.earlier(other.deadline));
@@ -187,7 +187,9 @@ async fn serve(engine: Arc<Engine>, lane: u64) {
             run.into_iter().map(|waiting| (waiting.call, waiting.answer)).unzip();
         for (answer, decision) in answers.into_iter().zip(engine.run_all(&calls, deadline).await) {
             // A caller that is gone has been charged, as if its own run had been in flight.
-            let _ = answer.send(decision);
+            if answer.send(decision).is_err() {
+                engine.client.count_abandoned();
+            }
         }
     }
 }

@@ -6,8 +6,9 @@ use tokio::task::JoinSet;
 use crate::connection::SLOTS;
 use crate::store::RedisStore;
 
-/// The servers of a store, and whether each is up. A server is down once it has left a call, a connection or its readiness
-/// owing for longer than the deadline; then calls to it fail at once, until it answers a probe within the deadline.
+/// The servers of a store, and whether each is up. A server is down once it could not be connected to, or was not ready, for
+/// a deadline, or has answered nothing in time for 200 ms. Then calls to it fail at once, until it answers a probe within the
+/// deadline.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Health {

@@ -203,7 +203,7 @@ fn status(parts: &[Option<Part>], place: usize) -> Option<&Status> {
 /// Why a check was not decided.
 fn failure(parts: &[Option<Part>], place: usize) -> StoreError {
     let known = parts[place].as_ref().and_then(|part| part.answer.as_ref().err()).cloned();
-    known.unwrap_or_else(|| StoreError::ambiguous("the deadline passed before the slot had answered"))
+    known.unwrap_or_else(|| StoreError::ambiguous("the deadline passed before the slot had answered").late())
 }
 
 /// Awaits runs whose answers are not needed.

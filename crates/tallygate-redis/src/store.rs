@@ -168,7 +168,7 @@ impl Engine {
         }
         let args = self.with_time(args);
         let keys: Vec<&str> = calls.iter().flat_map(keys_of).collect();
-        self.client.run(&self.scripts.call, &keys, &args, deadline).await
+        self.client.run_of(calls.len(), &self.scripts.call, &keys, &args, deadline).await
     }
 
     /// The arguments, and the time of a manual clock: seconds and microseconds, as `TIME` replies.

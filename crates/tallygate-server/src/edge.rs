@@ -116,6 +116,9 @@ async fn not_allowed(paths: &[(&str, &str)], method: Method, uri: Uri) -> Refuse
 fn store_problem(error: &StoreError) -> Problem {
     let detail = match error.kind() {
         StoreErrorKind::Ambiguous => "The store did not answer in time; the call may have been charged.",
+        StoreErrorKind::Overloaded if error.may_have_charged() => {
+            "Too many calls are under way; this one may have been charged."
+        }
         StoreErrorKind::Overloaded => "Too many calls are under way; nothing was charged.",
         StoreErrorKind::Corrupt => "The store holds a value that Tallygate did not write.",
         _ => "The store cannot answer now; nothing was charged.",

@@ -188,6 +188,17 @@ impl Cluster {
         replica
     }
 
+    /// Lets a replica of master `index` take over without asking anyone: what it had not received is lost. Returns the
+    /// index of the new master.
+    ///
+    /// # Panics
+    /// When it has no live replica.
+    pub fn take_over_from(&self, index: usize) -> usize {
+        let replica = self.replica_of(index).expect("a live replica");
+        self.take_over(replica, &["CLUSTER", "FAILOVER", "TAKEOVER"]);
+        replica
+    }
+
     /// Waits until a replica has taken over from a killed master. Returns the index of the new master.
     ///
     /// # Panics

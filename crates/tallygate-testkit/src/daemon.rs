@@ -117,6 +117,22 @@ impl Daemon {
         self.signal(Signal::HUP);
     }
 
+    /// Stops it (SIGSTOP), as if the machine gave it no time.
+    ///
+    /// # Panics
+    /// When it has ended.
+    pub fn stop(&self) {
+        self.signal(Signal::STOP);
+    }
+
+    /// Continues it (SIGCONT).
+    ///
+    /// # Panics
+    /// When it has ended.
+    pub fn cont(&self) {
+        self.signal(Signal::CONT);
+    }
+
     fn signal(&self, signal: Signal) {
         let mut child = self.child();
         let child = child.as_mut().expect("it runs");

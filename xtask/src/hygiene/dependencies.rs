@@ -12,7 +12,19 @@ const CHECKS: [(&[&str], &[&str]); 2] = [
     // Of every crate in the lock file.
     (&[], &["licenses", "sources"]),
     // Duplicates of what is shipped, which these two never are. A target leaves out what only the interleaving tests need.
-    (&["--exclude", "tallygate-testkit", "--exclude", "xtask", "--target", "x86_64-unknown-linux-gnu"], &["bans"]),
+    (
+        &[
+            "--exclude",
+            "tallygate-testkit",
+            "--exclude",
+            "tallygate-torture",
+            "--exclude",
+            "xtask",
+            "--target",
+            "x86_64-unknown-linux-gnu",
+        ],
+        &["bans"],
+    ),
 ];
 
 pub fn check(findings: &mut Findings) -> Result<()> {

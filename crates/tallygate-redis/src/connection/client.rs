@@ -76,6 +76,18 @@ impl Client {
         args: &[A],
         deadline: Deadline,
     ) -> Result<Value, StoreError> {
+        self.run_of(1, script, keys, args, deadline).await
+    }
+
+    /// Like [`run`](Self::run), for a script that decides several calls: it takes a place in flight for each.
+    pub(crate) async fn run_of<K: AsRef<[u8]>, A: AsRef<[u8]>>(
+        &self,
+        calls: usize,
+        script: &Script,
+        keys: &[K],
+        args: &[A],
+        deadline: Deadline,
+    ) -> Result<Value, StoreError> {
         let slot = keys.first().map_or(0, |key| self.topology.slot(key.as_ref()));
         // While the server is down nothing is encoded and nobody waits.
         if let Some(route) = self.topology.route(slot)
@@ -84,40 +96,45 @@ impl Client {
             return Err(failure.into_down().at(route.node.address()));
         }
         let run = ScriptRun::new(script, keys, args);
-        let place = self.admit(slot, deadline).await?;
+        let place = self.admit(calls, slot, deadline).await?;
         self.send(run, slot, deadline, place).await
     }
 
-    /// Waits for a place among the calls in flight.
-    async fn admit(&self, slot: u16, deadline: Deadline) -> Result<Place, StoreError> {
-        let permits = Arc::clone(&self.permits);
-        let permit = match Arc::clone(&permits).try_acquire_owned() {
+    /// Waits for places among the calls in flight.
+    async fn admit(&self, calls: usize, slot: u16, deadline: Deadline) -> Result<Place, StoreError> {
+        let (permits, calls) = (Arc::clone(&self.permits), u32::try_from(calls).unwrap_or(u32::MAX));
+        let permit = match Arc::clone(&permits).try_acquire_many_owned(calls) {
             Ok(permit) => Some(permit),
-            Err(_) => timeout_at(deadline.send_by, permits.acquire_owned()).await.ok().and_then(Result::ok),
+            Err(_) => timeout_at(deadline.send_by, permits.acquire_many_owned(calls)).await.ok().and_then(Result::ok),
         };
         // On a stalled machine the permit and the deadline can come together.
         match permit {
             Some(permit) if Instant::now() < deadline.send_by => Ok(Arc::new(permit)),
             _ if self.owed_all_along(slot, deadline) => {
                 let reason = "every place in flight was taken by calls that the server has not answered";
-                Err(StoreError::unavailable(reason.to_owned()))
+                Err(StoreError::unavailable(reason.to_owned()).late())
             }
             Some(_) => Err(too_busy("the deadline of the call had passed before it was sent")),
             None => Err(too_busy(&format!("{} calls to the store are already in flight", self.settings.in_flight))),
         }
     }
 
-    /// Whether the server has owed an answer since before the call began. Then the call waited for the server, although
-    /// it waited in this process.
+    /// Whether the server has owed an answer, or failed, since before the call began. Then the call waited for the server,
+    /// although it waited in this process.
     fn owed_all_along(&self, slot: u16, deadline: Deadline) -> bool {
-        let owes_since = self.topology.route(slot).and_then(|route| route.node.owes_since());
+        let owes_since = self.topology.route(slot).and_then(|route| route.node.failing_since());
         owes_since.is_some_and(|since| since <= deadline.began)
+    }
+
+    /// The most calls of one run: half of those that may be in flight.
+    pub(crate) fn most_calls_of_a_run(&self) -> usize {
+        (self.settings.in_flight / 2).max(1)
     }
 
     /// The error of a call that waited for a run on its keys, and was not sent.
     pub(crate) fn not_sent_in_time(&self, slot: u16, deadline: Deadline) -> StoreError {
         if self.owed_all_along(slot, deadline) {
-            return StoreError::unavailable("the server has not answered the calls before this one");
+            return StoreError::unavailable("the server has not answered the calls before this one").late();
         }
         too_busy("the call waited for others about the same key")
     }
@@ -157,7 +174,7 @@ impl Client {
                 Failure::TryAgain => pause(deadline.send_by).await,
                 Failure::NotSent(NotSent::Queued { .. }) => {
                     return Err(match self.owed_all_along(slot, deadline) {
-                        true => failure.at(address),
+                        true => failure.at(address).late(),
                         false => too_busy(failure.at(address).reason()),
                     });
                 }
@@ -175,7 +192,12 @@ impl Client {
                 {
                     return Err(too_busy(failure.at(address).reason()).or_charged());
                 }
-                Failure::Lost(_) | Failure::TimedOut { .. } => {
+                // Too late, which is not an outage yet: see `Node`.
+                Failure::TimedOut { .. } => {
+                    self.topology.refresh();
+                    return Err(failure.at(address).late());
+                }
+                Failure::Lost(_) => {
                     self.topology.refresh();
                     false
                 }
@@ -189,6 +211,11 @@ impl Client {
                 redirected = Some(route);
             }
         }
+    }
+
+    /// Counts a call that was dropped after it was sent.
+    pub(crate) fn count_abandoned(&self) {
+        self.abandoned.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Calls that were dropped after they were sent, and may have been charged.

@@ -21,9 +21,14 @@ const BACKOFF: Backoff = Backoff::new(Duration::from_millis(5), Duration::from_m
 const PROBE_BACKOFF: Backoff = Backoff::new(Duration::from_millis(2), Duration::from_millis(100));
 /// How long a connection may owe an answer before another one is tried.
 const SILENCE: Duration = Duration::from_millis(250);
+/// How long no answer may come in time before that is an outage. A flood can make any server late for a moment, and must not
+/// be able to declare it down.
+const OUTAGE: Duration = Duration::from_millis(200);
+/// Between two signs of life that a server is asked for while it is late.
+const LOOK: Duration = Duration::from_millis(10);
 
-/// One server. It is down once it has owed an answer, a connection, or its readiness for longer than the deadline. Then
-/// calls fail at once, until a probe is answered within the deadline.
+/// One server. It is down once it could not be connected to, or was not ready, for a deadline, or has answered nothing in time
+/// for [`OUTAGE`]. Then calls fail at once, until a probe is answered within the deadline.
 pub(crate) struct Node {
     options: ConnectOptions,
     current: RwLock<Option<Arc<Connection>>>,
@@ -32,6 +37,8 @@ pub(crate) struct Node {
     lost: Option<Arc<Notify>>,
     /// Whether `health` has anything to tell: checked first by every call.
     troubled: AtomicBool,
+    /// Whether it left a call unanswered, and [`examine`] is finding out whether it is down.
+    late: AtomicBool,
     health: Mutex<Health>,
     /// A key that this server has, for probes: a cluster that is down still answers a plain `PING`.
     probe_key: RwLock<Option<String>>,
@@ -63,6 +70,7 @@ impl Node {
             opening: Mutex::new(Opening { attempt: None, backoff: BACKOFF, paused: None }),
             lost,
             troubled: AtomicBool::new(false),
+            late: AtomicBool::new(false),
             health: Mutex::default(),
             probe_key: RwLock::default(),
         })
@@ -122,6 +130,13 @@ impl Node {
     /// Since when it owes an answer, if it does.
     pub(crate) fn owes_since(&self) -> Option<Instant> {
         self.live().and_then(|connection| connection.owes_since())
+    }
+
+    /// Since when it owes an answer, or fails in another way, if it does.
+    pub(crate) fn failing_since(&self) -> Option<Instant> {
+        let troubled = self.troubled.load(Ordering::Relaxed);
+        let failing = troubled.then(|| self.health().since).flatten();
+        failing.into_iter().chain(self.owes_since()).min()
     }
 
     /// Whether a call could be sent without connecting first.
@@ -201,10 +216,8 @@ impl Node {
     fn observe(self: &Arc<Self>, connection: &Arc<Connection>, reply: &Result<Value, Failure>) {
         match reply {
             Err(Failure::TimedOut { .. } | Failure::NotSent(NotSent::Queued { .. })) => {
-                let owes_too_long = |since: Instant| since.elapsed() >= self.options.deadline;
-                if connection.owes_since().is_some_and(owes_too_long) {
-                    let longer_than = self.options.deadline;
-                    self.goes_down(Failure::NotSent(NotSent::Unresponsive { longer_than }));
+                if !self.late.swap(true, Ordering::Relaxed) {
+                    tokio::spawn(examine(Arc::downgrade(self)));
                 }
             }
             // The server closed, or is no longer the master: behind a DNS name the next connection may reach another.
@@ -264,21 +277,29 @@ impl Node {
         let reply = connection.send(Request::Command(&self.probe_command()), by, None).await;
         self.observe(&connection, &reply);
         match reply {
-            Err(Failure::TimedOut { .. }) => {
-                // It may be slow, or answer nothing at all on this connection: see whether it catches up.
-                let until = Instant::now() + SILENCE;
-                while connection.owes_since().is_some() && Instant::now() < until {
-                    sleep(Duration::from_millis(1)).await;
-                }
-                if connection.owes_since().is_some() {
-                    self.forget(&connection);
-                }
-                Err(Failure::NotSent(NotSent::Unresponsive { longer_than: self.options.deadline }))
-            }
-            Err(failure @ (Failure::NotReady(_) | Failure::NotSent(_) | Failure::Lost(_))) => Err(failure),
+            Err(
+                failure @ (Failure::TimedOut { .. } | Failure::NotReady(_) | Failure::NotSent(_) | Failure::Lost(_)),
+            ) => Err(failure),
             // Any other reply, if only an error, is one.
             Ok(_) | Err(_) => Ok(()),
         }
+    }
+
+    /// Waits until the server has answered all that it owes on this connection, which is given up otherwise.
+    async fn catch_up(&self) {
+        let until = Instant::now() + SILENCE;
+        while let Some(connection) = self.live()
+            && connection.owes_since().is_some()
+        {
+            if Instant::now() >= until {
+                return self.forget(&connection);
+            }
+            sleep(Duration::from_millis(1)).await;
+        }
+    }
+
+    fn unresponsive(&self) -> Failure {
+        Failure::NotSent(NotSent::Unresponsive { longer_than: self.options.deadline })
     }
 
     fn probe_command(&self) -> redis::Cmd {
@@ -321,15 +342,52 @@ impl Opening {
     }
 }
 
+/// Finds out whether a server that was late is down: whether no sign of life comes in time for as long as an outage takes.
+async fn examine(node: Weak<Node>) {
+    let mut since = Instant::now();
+    loop {
+        let before = Instant::now();
+        sleep(LOOK).await;
+        let Some(node) = node.upgrade() else { return };
+        // This process was stopped, or had no CPU: what it saw meanwhile proves nothing.
+        if before.elapsed() >= 2 * LOOK + node.options.deadline / 2 {
+            since = Instant::now();
+        }
+        let silent = |since: Instant| since.elapsed() >= OUTAGE;
+        match node.probe().await {
+            Err(Failure::TimedOut { .. }) => {}
+            // Behind others in this process, which tells nothing, unless those are not answered either.
+            Err(Failure::NotSent(NotSent::Queued { .. })) if node.owes_since().is_some_and(silent) => {}
+            Err(Failure::NotSent(NotSent::Queued { .. })) => since = Instant::now(),
+            // It answered in time, or fails in another way, which is found out elsewhere.
+            Ok(()) | Err(_) => return node.late.store(false, Ordering::Relaxed),
+        }
+        if since.elapsed() >= OUTAGE {
+            node.goes_down(node.unresponsive());
+            return node.late.store(false, Ordering::Relaxed);
+        }
+    }
+}
+
 /// Probes a server that is down until it answers within the deadline. The answers that it still owes are waited for on the
 /// same connection, so that one that stalled is back as soon as it goes on.
 async fn recover(node: Weak<Node>) {
     let mut backoff = PROBE_BACKOFF;
     loop {
         let Some(node) = node.upgrade() else { return };
-        match node.probe().await {
+        // So that nobody examines what is known.
+        node.late.store(true, Ordering::Relaxed);
+        let answer = node.probe().await;
+        match answer {
             // A refusal is an answer: calls get it, and learn what to change.
-            Ok(()) | Err(Failure::Refused(_)) => return node.comes_up(),
+            Ok(()) | Err(Failure::Refused(_)) => {
+                node.late.store(false, Ordering::Relaxed);
+                return node.comes_up();
+            }
+            Err(Failure::TimedOut { .. } | Failure::NotSent(NotSent::Queued { .. })) => {
+                node.health().down = Some(node.unresponsive());
+                node.catch_up().await;
+            }
             Err(failure) => node.health().down = Some(failure),
         }
         // In a cluster, another node may have its slots by now.

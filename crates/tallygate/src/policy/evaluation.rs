@@ -16,7 +16,7 @@ use crate::decision::{Decision, Source, Status};
 use crate::few::Few;
 use crate::key::Key;
 use crate::limit::Limit;
-use crate::store::{Store, StoreError, StoreErrorKind};
+use crate::store::{Store, StoreError};
 
 /// The policies that apply to a call, and the store's answers so far.
 ///
@@ -346,7 +346,7 @@ impl Verdict {
     /// decided locally.
     #[cold]
     fn fall_back(&mut self, step: &Step, error: Option<StoreError>, local: &Local) {
-        let shed = error.as_ref().is_some_and(|error| error.kind() == StoreErrorKind::Overloaded);
+        let shed = error.as_ref().is_some_and(StoreError::is_late);
         self.store_error = error.map(Box::new).or(self.store_error.take());
         let mut locals = Vec::new();
         for &member in step.members.iter() {

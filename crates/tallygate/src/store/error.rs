@@ -15,6 +15,7 @@ pub struct StoreError {
     kind: StoreErrorKind,
     reason: String,
     may_have_charged: bool,
+    late: bool,
     source: Option<Arc<dyn Error + Send + Sync>>,
 }
 
@@ -45,7 +46,8 @@ words! {
 impl StoreError {
     fn new(kind: StoreErrorKind, reason: String) -> Self {
         let may_have_charged = matches!(kind, StoreErrorKind::Ambiguous | StoreErrorKind::Corrupt);
-        Self { kind, reason, may_have_charged, source: None }
+        let late = kind == StoreErrorKind::Overloaded;
+        Self { kind, reason, may_have_charged, late, source: None }
     }
 
     /// The store is unreachable, or refused before running anything.
@@ -82,6 +84,18 @@ impl StoreError {
     /// The store holds or answered something that Tallygate did not write.
     pub fn corrupt(reason: impl Into<String>) -> Self {
         Self::new(StoreErrorKind::Corrupt, reason.into())
+    }
+
+    /// The same error of a call that only ran out of time: nobody knows yet whether the store is at fault.
+    #[must_use]
+    pub fn late(self) -> Self {
+        Self { late: true, ..self }
+    }
+
+    /// Whether the call only ran out of time, in this process or because the store was slow for a moment. Callers can bring
+    /// that about by asking often enough, so it is no reason to let them pass.
+    pub fn is_late(&self) -> bool {
+        self.late
     }
 
     /// The same error, with the one that caused it. The text does not change: the reason should name the cause.

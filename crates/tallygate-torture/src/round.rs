@@ -1,0 +1,208 @@
+//! One round: a schedule is run, and what was recorded is checked.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use tallygate::call::{Call as Asked, Verb};
+use tallygate::{Check, Key};
+use tallygate_redis::RedisStore;
+use tallygate_testkit::Reply;
+use tallygate_testkit::random::Random;
+use tokio::task::JoinSet;
+use tokio::time::{sleep, timeout};
+
+use crate::caller::{self, Leaving, Plan, Scene, Way};
+use crate::checker::{self, Checked, Facts};
+use crate::detail::{self, Detail};
+use crate::history::{Part, Peeked, Recorder, Violation};
+use crate::nemesis;
+use crate::schedule::Schedule;
+use crate::world::World;
+
+/// What a round found.
+#[derive(Debug, Default)]
+pub struct Outcome {
+    /// What was checked, and every violation.
+    pub checked: Checked,
+    /// Faults by kind.
+    pub faults: BTreeMap<String, u64>,
+    /// Calls, hang-ups included, floods excluded.
+    pub calls: u64,
+    /// Keys looked at after the round.
+    pub keys: u64,
+    /// Those without a TTL.
+    pub orphans: u64,
+    /// Panics in the server's log.
+    pub panics: u64,
+    /// How late this process was woken at most, in microseconds.
+    pub late: u64,
+    /// What each fault did to its callers.
+    pub details: Vec<Detail>,
+    /// How long it took.
+    pub took: Duration,
+}
+
+/// Runs a schedule. A round that cannot go on, because a process does not come up or does not recover, is a violation.
+#[must_use]
+pub fn run(schedule: &Schedule) -> Outcome {
+    let caught = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| run_unguarded(schedule)));
+    caught.unwrap_or_else(|panic| {
+        let text = panic.downcast_ref::<String>().cloned();
+        let text = text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()));
+        let violations = vec![Violation::new("the round can go on", text.unwrap_or_default())];
+        Outcome { checked: Checked { violations, ..Checked::default() }, ..Outcome::default() }
+    })
+}
+
+fn run_unguarded(schedule: &Schedule) -> Outcome {
+    let start = Instant::now();
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
+    let mut outcome = runtime.expect("threads can be started").block_on(run_in(schedule));
+    outcome.took = start.elapsed();
+    outcome
+}
+
+async fn run_in(schedule: &Schedule) -> Outcome {
+    let world = tokio::task::block_in_place(|| World::start(schedule));
+    let mut stores = Vec::new();
+    if !schedule.world.is_served() {
+        for _ in 0..schedule.load.clients {
+            let builder = RedisStore::builder(&world.url()).deadline(schedule.load.deadline);
+            stores.push(builder.connect().await.expect("the store accepts"));
+        }
+    }
+    let scene = Scene { world, recorder: Recorder::default(), gate: Default::default(), over: AtomicBool::new(false) };
+    let scene = Arc::new(scene);
+    let direct = RedisStore::builder(&scene.world.direct_url()).deadline(Duration::from_secs(5));
+    spend(&scene, &direct.clone().connect().await.expect("the store accepts")).await;
+    let usage_before = scene.world.served.as_ref().map(crate::served::Served::usage);
+
+    let ticker = thread::spawn({
+        let scene = Arc::clone(&scene);
+        move || tick(&scene)
+    });
+    let mut random = Random::new(schedule.seed ^ 0xC0FF_EE00);
+    let mut callers = JoinSet::new();
+    for place in 0..schedule.load.callers {
+        let way = if stores.is_empty() { Way::Http(None) } else { Way::Library(stores[place % stores.len()].clone()) };
+        callers.spawn(caller::run(Arc::clone(&scene), way, Random::new(random.number())));
+    }
+    for step in &schedule.steps {
+        nemesis::inject(&scene, step, &stores, &mut random).await;
+    }
+    // The load alone is a round too.
+    sleep(Duration::from_millis(if schedule.steps.is_empty() { 2000 } else { 200 })).await;
+    scene.over.store(true, Ordering::Relaxed);
+    if timeout(Duration::from_secs(30), callers.join_all()).await.is_err() {
+        scene.recorder.violation(Violation::new("a call ends", "a caller still waited 30 s after the last fault"));
+    }
+    // What was sent and not answered has run by now, and so have refunds.
+    sleep(Duration::from_millis(700)).await;
+    ticker.join().expect("the ticker ends with the round");
+    let direct = direct.connect().await.expect("the store accepts");
+    peek(&scene, &direct).await;
+    tokio::task::block_in_place(|| finish(&scene, schedule, usage_before))
+}
+
+/// Uses up the state whose calls must be denied.
+async fn spend(scene: &Scene, store: &RedisStore) {
+    let part = Part::new(scene.world.spent(), 1);
+    let plan = Plan { parts: vec![part], cost: 1, descriptors: Vec::new(), leaving: Leaving::Never };
+    let call = Way::Library(store.clone()).call(scene, plan, true).await;
+    assert!(call.allowed(), "the first unit is free: {call:?}");
+    scene.recorder.call(call);
+}
+
+/// Records how late a thread of this process is woken: a busy machine is not a slow product.
+fn tick(scene: &Scene) {
+    let step = Duration::from_millis(2);
+    while !scene.over.load(Ordering::Relaxed) {
+        let start = Instant::now();
+        thread::sleep(step);
+        let late = u64::try_from((start.elapsed().saturating_sub(step)).as_micros()).unwrap_or(u64::MAX);
+        if late > 2000 {
+            let now = scene.recorder.now();
+            scene.recorder.with(|log| log.late.push((now, late)));
+        }
+    }
+}
+
+async fn peek(scene: &Scene, store: &RedisStore) {
+    let mut peeked = Vec::new();
+    for state in &scene.world.keys {
+        let key = Key::new(&state.policy, &state.subject).expect("short names");
+        let checks = [Check::new(key, &state.limit)];
+        let sent = scene.recorder.now();
+        let answer = Asked::new(Verb::Peek, &checks).expect("a valid call").ask(store).await;
+        let answer = answer.unwrap_or_else(|error| panic!("the store answers after the round: {error}"));
+        let status = answer.binding();
+        peeked.push(Some(Peeked {
+            at: answer.decided_at().expect("the store was asked").as_micros(),
+            sent,
+            remaining: status.remaining(),
+            reset_after: u64::try_from(status.reset_after().as_micros()).unwrap_or(u64::MAX),
+        }));
+    }
+    scene.recorder.with(|log| log.peeked = peeked);
+}
+
+fn finish(scene: &Scene, schedule: &Schedule, usage_before: Option<(u64, usize)>) -> Outcome {
+    let mut outcome = Outcome::default();
+    (outcome.keys, outcome.orphans) = orphans(scene);
+    if let (Some(served), Some((memory_before, files_before))) = (&scene.world.served, usage_before) {
+        let log = served.daemon.log();
+        outcome.panics = log.lines().filter(|line| line.contains("panicked at")).count() as u64;
+        let (memory, files) = served.usage();
+        // Connections of callers that have left may take a moment; a flood leaves some memory to the allocator.
+        if memory > memory_before + 150 || files > files_before + 200 {
+            let what = format!("{memory_before} to {memory} MiB, {files_before} to {files} descriptors");
+            scene.recorder.violation(Violation::new("memory and descriptors stay flat", what));
+        }
+        if outcome.panics > 0 {
+            let line = log.lines().find(|line| line.contains("panicked at")).unwrap_or_default();
+            scene.recorder.violation(Violation::new("no panics", line));
+        }
+    }
+    if outcome.orphans > 0 {
+        let what = format!("{} of {} keys", outcome.orphans, outcome.keys);
+        scene.recorder.violation(Violation::new("every key expires", what));
+    }
+    let log = scene.recorder.take();
+    let facts = Facts {
+        keys: scene.world.keys.clone(),
+        deadline: u64::try_from(schedule.load.deadline.as_micros()).expect("small"),
+        step_back: checker::step_back(schedule.flavour),
+        spent: Some(scene.world.spent()),
+    };
+    outcome.checked = checker::check(&log, &facts);
+    outcome.calls = log.calls.len() as u64;
+    outcome.late = log.late.iter().map(|(_, late)| *late).max().unwrap_or(0);
+    outcome.details = detail::details(&log);
+    for injected in &log.injected {
+        *outcome.faults.entry(injected.fault.kind()).or_default() += 1;
+    }
+    outcome
+}
+
+/// All keys of ours, and how many of them have no TTL.
+fn orphans(scene: &Scene) -> (u64, u64) {
+    let (mut count, mut orphans) = (0, 0);
+    for server in scene.world.servers() {
+        let mut connection = server.connect().expect("the server accepts");
+        // Replicas of a cluster answer only then; elsewhere it is an error that changes nothing.
+        let _ = connection.call(&["READONLY"]);
+        let keys = connection.call(&["KEYS", "tallygate:*"]).expect("the server answers");
+        for key in keys.items() {
+            let Reply::Bulk(key) = key else { panic!("not a key: {key:?}") };
+            // A key of a slot that has just moved is answered by its new server.
+            if let Reply::Int(left) = connection.call(&[b"PTTL".as_slice(), key]).expect("the server answers") {
+                count += 1;
+                orphans += u64::from(left == -1);
+            }
+        }
+    }
+    (count, orphans)
+}

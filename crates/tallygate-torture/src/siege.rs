@@ -1,0 +1,185 @@
+//! Faults that callers cause: floods, hang-ups, slow bodies, calls of many checks, and calls of many policies to a store
+//! that is far away. Each says by itself what must hold meanwhile.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+use tallygate::call::{Call, Verb};
+use tallygate::{Check, Key};
+use tallygate_redis::RedisStore;
+use tallygate_testkit::random::Random;
+use tokio::task::JoinSet;
+use tokio::time::sleep;
+
+use crate::caller::{Leaving, Plan, Scene, Way, attack, post};
+use crate::grpc::{Code, GrpcClient};
+use crate::history::{End, Part, Violation};
+use crate::served::{FLOOD_LIMIT, HttpClient, SHADOWS};
+
+/// Callers over their own limit leave at every point. Nobody else may pay for it: no fault is active, so what is used of
+/// the states beside theirs must be the same as before.
+pub async fn hang_ups(scene: &Arc<Scene>, ways: Vec<Way>, calls: u64, random: &mut Random) {
+    // Refunds of faults before must be over, and those of these calls before the next.
+    sleep(Duration::from_millis(500)).await;
+    let direct = RedisStore::builder(&scene.world.direct_url()).deadline(Duration::from_secs(5));
+    let direct = direct.connect().await.expect("no fault is active");
+    let spent = scene.world.spent();
+    if remaining(scene, &direct, spent).await > 0 {
+        // Its state was lost.
+        let parts = vec![Part::new(spent, 1)];
+        let plan = Plan { parts, cost: 1, descriptors: Vec::new(), leaving: Leaving::Never };
+        let call = Way::Library(direct.clone()).call(scene, plan, true).await;
+        scene.recorder.call(call);
+    }
+    let from = scene.recorder.now();
+    let before = [remaining(scene, &direct, spent + 1).await, remaining(scene, &direct, spent + 2).await];
+    let each = calls / ways.len().max(1) as u64;
+    let mut callers = JoinSet::new();
+    for mut way in ways {
+        let (scene, mut random) = (Arc::clone(scene), Random::new(random.number()));
+        callers.spawn(async move {
+            for _ in 0..each {
+                let plan = attack(&scene.world, &mut random);
+                let call = way.call(&scene, plan, false).await;
+                scene.recorder.call(call);
+            }
+        });
+    }
+    callers.join_all().await;
+    sleep(Duration::from_millis(500)).await;
+    let after = [remaining(scene, &direct, spent + 1).await, remaining(scene, &direct, spent + 2).await];
+    // On a busy machine commands miss their deadline: what they charge stays, as documented (guarantees, section 6).
+    let missed = scene.recorder.with(|log| {
+        let answered = log.calls.iter().filter(|call| call.sent >= from && call.end != End::HungUp);
+        answered.filter(|call| !call.by_store() && !call.by_grpc()).count()
+    });
+    let tolerated = if missed > 0 { calls / 4 } else { 0 };
+    let lost = before.iter().zip(&after).map(|(before, after)| before.abs_diff(*after)).max().unwrap_or(0);
+    if lost > tolerated && remaining(scene, &direct, spent).await == 0 {
+        let what = format!(
+            "{calls} calls of a caller who has nothing left, most of them dropped: the states beside his had {before:?} units left and now have {after:?}"
+        );
+        scene.recorder.violation(Violation::new("denied calls charge nobody", what));
+    }
+}
+
+async fn remaining(scene: &Scene, store: &RedisStore, key: usize) -> u64 {
+    let state = &scene.world.keys[key];
+    let checks = [Check::new(Key::new(&state.policy, &state.subject).expect("short names"), &state.limit)];
+    let peek = Call::new(Verb::Peek, &checks).expect("a valid call").ask(store).await;
+    peek.expect("no fault is active").binding().remaining()
+}
+
+/// Many connections at once, for one subject of one limit, while the store is healthy: the limit still holds.
+pub async fn flood(scene: &Arc<Scene>, connections: u64, time: Duration, random: &mut Random) {
+    let on_error = random.pick(&["allow", "allow", "local", "deny"]);
+    let subject = format!("f{}", random.number());
+    let body = json!({"domain": "t", "descriptors": [{"flood": on_error, "f": subject}]}).to_string();
+    let (until, admitted, answered) = (Instant::now() + time, Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+    let mut callers = JoinSet::new();
+    for _ in 0..connections {
+        let (scene, body) = (Arc::clone(scene), body.clone());
+        let (admitted, answered) = (Arc::clone(&admitted), Arc::clone(&answered));
+        callers.spawn(async move {
+            let mut kept = None;
+            while Instant::now() < until {
+                if let Ok((status, _)) = post(&mut kept, &scene, "/v1/check", &body).await {
+                    answered.fetch_add(1, Ordering::Relaxed);
+                    admitted.fetch_add(u64::from(status == 200), Ordering::Relaxed);
+                }
+            }
+        });
+    }
+    // Callers that still wait get an answer at the server's own timeout.
+    let _ = tokio::time::timeout(time + Duration::from_secs(15), callers.join_all()).await;
+    let (admitted, answered) = (admitted.load(Ordering::Relaxed), answered.load(Ordering::Relaxed));
+    // Its own share comes on top, where a server may answer with local states.
+    let bound = if on_error == "local" { 2 * FLOOD_LIMIT } else { FLOOD_LIMIT };
+    if admitted > bound {
+        let what = format!(
+            "{connections} connections with `on_error: {on_error}` on a healthy store: {admitted} of {answered} calls admitted, the bound is {bound}"
+        );
+        scene.recorder.violation(Violation::new("a flood stays within the bound (A3)", what));
+    }
+}
+
+/// Unfinished bodies hold no place that others need.
+pub async fn slow_bodies(scene: &Arc<Scene>, connections: u64) {
+    let addr = scene.world.served.as_ref().expect("a world with a server").addr();
+    let mut open = Vec::new();
+    for _ in 0..connections {
+        if let Ok(mut client) = HttpClient::open(addr).await {
+            let _ = client.send_part().await;
+            open.push(client);
+        }
+    }
+    let from = scene.recorder.now();
+    sleep(Duration::from_millis(400)).await;
+    let shed = scene.recorder.with(|log| {
+        let meanwhile = log.calls.iter().filter(|call| call.sent >= from);
+        meanwhile.filter(|call| matches!(&call.end, End::Failed { kind, .. } if kind.contains("overloaded"))).count()
+    });
+    if shed > 0 {
+        let what = format!("{connections} unfinished bodies: {shed} other calls were shed");
+        scene.recorder.violation(Violation::new("slow bodies hold up nobody (A7)", what));
+    }
+}
+
+/// More checks than one call may have: an answer that a proxy does not let pass.
+pub async fn many_checks(scene: &Arc<Scene>, count: u64) {
+    let words: Vec<String> = (0..count).map(|index| format!("tok{index:02}")).collect();
+    let entries = json!([{"key": "ip", "value": "10.0.0.1"}, {"key": "ua", "value": words.join(" ")}]);
+    let body = json!({"domain": "t", "descriptors": [{"entries": entries}]}).to_string();
+    let descriptor = json!({"ip": "10.0.0.1", "ua": words.join(" ")});
+    let addr = scene.world.served.as_ref().expect("a world with a server").grpc();
+    let asked = async { GrpcClient::open(addr).await?.should_rate_limit(&[descriptor]).await };
+    if let Ok(Code::Error(text)) = asked.await {
+        let what = format!("a request under {count} policies got the gRPC status {text}");
+        scene.recorder.violation(Violation::new("no request provokes an error (A4)", what));
+    }
+    // Without an answer there is nothing to judge: the server may be stopped by another fault.
+    let Ok((status, body)) = post(&mut None, scene, "/json", &body).await else { return };
+    if status != 429 {
+        let what = format!("a request under {count} policies got {status}: {}", String::from_utf8_lossy(&body));
+        scene.recorder.violation(Violation::new("no request provokes an error (A4)", what));
+    }
+}
+
+/// As many as fit into one call, with a policy that enforces: their shadows need further ones.
+const SUBJECTS: usize = 16;
+
+/// One deadline for a decision, whatever it asks.
+pub async fn far_store(scene: &Arc<Scene>, millis: u64) {
+    let proxy = scene.world.proxy.as_ref().expect("a world with a proxy");
+    // Nobody else calls: the proxy delays replies one after the other.
+    let gate = scene.gate.write().await;
+    proxy.set(tallygate_testkit::Mode::Delay(Duration::from_millis(millis)));
+    let mut kept = None;
+    let mut took = Vec::new();
+    for round in 0..12 {
+        let mut descriptors = Vec::new();
+        for subject in 0..SUBJECTS {
+            let descriptor = json!({"u": format!("far{}", round + subject), "shadow": "1", "m0": "1"});
+            descriptors.push(descriptor);
+        }
+        let body = json!({"domain": "t", "descriptors": descriptors}).to_string();
+        let start = Instant::now();
+        if post(&mut kept, scene, "/v1/check", &body).await.is_ok() {
+            took.push(start.elapsed());
+        }
+    }
+    proxy.set(tallygate_testkit::Mode::Pass);
+    drop(gate);
+    took.sort_unstable();
+    let Some(median) = took.get(took.len() / 2) else { return };
+    let deadline = scene.world.schedule.load.deadline;
+    // Half of the calls, so that a busy machine does not count; 25 ms are more than one trip to this store.
+    if *median > deadline + Duration::from_millis(25) {
+        let what = format!(
+            "store {millis} ms away, {SUBJECTS} subjects under a policy and {SHADOWS} shadows: half of the calls took {median:?} or more, the deadline is {deadline:?}"
+        );
+        scene.recorder.violation(Violation::new("one deadline per decision (A5)", what));
+    }
+}

@@ -5,6 +5,7 @@ mod fences;
 pub mod files;
 mod links;
 mod phrases;
+mod promises;
 mod text;
 
 use anyhow::{Result, bail};
@@ -38,6 +39,7 @@ pub fn run() -> Result<()> {
         phrases::check(file, &mut findings);
     }
     fences::check(&files, &mut findings);
+    promises::check(&files, &mut findings);
     for warning in &findings.warnings {
         eprintln!("hygiene: warning: {warning}");
     }

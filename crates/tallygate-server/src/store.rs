@@ -66,7 +66,8 @@ impl ServedStore {
         if place == AnyStore::MEMORY {
             return Ok(MemoryStore::new().into());
         }
-        let server = RedisStore::builder(&spec.store).prefix(&spec.prefix).deadline(spec.deadline);
+        let server =
+            RedisStore::builder(&spec.store).prefix(&spec.prefix).deadline(spec.deadline).coalesce(spec.coalesce);
         server.validate()?;
         let reason = format!("not connected to {place} yet");
         let mut served = Self::new(place, Some(spec.deadline), Err(StoreError::unavailable(reason)));

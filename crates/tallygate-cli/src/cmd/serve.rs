@@ -96,6 +96,9 @@ pub(crate) struct Args {
     /// How long the store may take for a decision before `on_error` answers
     #[arg(long, value_name = "TIME", env = "TALLYGATE_STORE_DEADLINE", default_value = "15ms", value_parser = duration::parse)]
     store_deadline: Duration,
+    /// Whether concurrent calls about one key share runs of a script on Redis or Valkey
+    #[arg(long, value_name = "BOOL", env = "TALLYGATE_COALESCE", default_value_t = true, action = clap::ArgAction::Set)]
+    coalesce: bool,
     /// How many instances share the store, until they have counted each other: `on_error: local` divides limits by it
     #[arg(long, value_name = "N", env = "TALLYGATE_INSTANCES", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     instances: u32,
@@ -188,6 +191,7 @@ fn settings(args: &Args) -> anyhow::Result<(Settings, Option<Example>)> {
         store: StoreSpec {
             prefix: args.prefix.clone(),
             deadline: args.store_deadline,
+            coalesce: args.coalesce,
             audit_every: args.audit_every,
             ..StoreSpec::new(store)
         },

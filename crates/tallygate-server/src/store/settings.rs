@@ -14,6 +14,8 @@ pub struct StoreSpec {
     pub prefix: String,
     /// How long a call may take. Defaults to 15 ms.
     pub deadline: Duration,
+    /// Whether concurrent calls about one key share runs of a script. Defaults to true.
+    pub coalesce: bool,
     /// The time between two audits; zero disables them. Defaults to five minutes.
     pub audit_every: Duration,
 }
@@ -25,6 +27,7 @@ impl StoreSpec {
             store: text.trim().to_owned(),
             prefix: "tallygate".to_owned(),
             deadline: Duration::from_millis(15),
+            coalesce: true,
             audit_every: Duration::from_secs(5 * 60),
         }
     }

@@ -8,6 +8,7 @@ mod deadline;
 mod failure;
 mod node;
 mod pipe;
+mod read_signal;
 mod refresh;
 mod resp;
 mod sentinel;

@@ -97,7 +97,7 @@ impl Doctor {
         })
     }
 
-    /// All of it: about three seconds, and longer with many keys. `progress` is told what is being examined.
+    /// All of it: about three seconds, and longer with many keys. `progress` gets what is being examined.
     pub async fn examine(&self, mut progress: impl FnMut(&str)) -> Diagnosis {
         progress("reading settings");
         let (mut diagnosis, nodes) = self.facts(true).await;

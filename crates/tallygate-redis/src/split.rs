@@ -47,7 +47,15 @@ impl Split {
     pub(crate) async fn run(self, answer: oneshot::Sender<Answer>) {
         let mut parts = vec![None; self.asked.len()];
         if self.verb.effect() != Effect::Charges {
-            let mut runs = self.start(self.verb, self.denied, |_| true);
+            let mut runs = match self.verb.effect() {
+                // Begun in time, so it is finished in every slot: each must not have a look at the clock of its own.
+                Effect::GivesBack if Instant::now() < self.deadline.send_by => {
+                    let places: Vec<usize> = (0..self.asked.len()).collect();
+                    let deadline = self.engine.client.default_deadline();
+                    self.spawn(self.verb, self.denied, &self.asked, &places, deadline)
+                }
+                _ => self.start(self.verb, self.denied, |_| true),
+            };
             self.collect_in_time(&mut runs, &mut parts).await;
             let _ = answer.send(self.decision(&parts));
             return collect(&mut runs, &mut parts).await;

@@ -5,6 +5,7 @@ mod descriptor;
 mod evaluation;
 mod local;
 mod matcher;
+mod on_error;
 mod pattern;
 mod rules;
 mod set;

@@ -103,7 +103,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "N", env = "TALLYGATE_INSTANCES", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     instances: u32,
     /// Say in the header X-Tallygate-Source where each answer came from
-    #[arg(long, env = "TALLYGATE_SOURCE_HEADER")]
+    #[arg(long, value_name = "BOOL", env = "TALLYGATE_SOURCE_HEADER", default_value_t = false, action = clap::ArgAction::Set)]
     source_header: bool,
     /// How often to audit the store for keys without a TTL; 0s is never
     #[arg(long, value_name = "TIME", env = "TALLYGATE_AUDIT_EVERY", default_value = "5min", value_parser = duration::parse)]

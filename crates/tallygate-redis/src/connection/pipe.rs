@@ -4,9 +4,9 @@ use std::collections::VecDeque;
 use std::io;
 use std::mem::MaybeUninit;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::task::{Context, Poll, Wake, Waker, ready};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 
 use redis::Value;
@@ -16,6 +16,7 @@ use tokio::task::AbortHandle;
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::failure::{Cause, Failure, NotSent};
+use super::read_signal::ReadSignal;
 use super::resp::Replies;
 
 /// The most requests that are written and not yet answered. Those beyond wait in this process, where a call that runs out
@@ -87,31 +88,6 @@ impl Shared {
     }
 }
 
-/// Whether everything that the server has sent was read.
-///
-/// A timer that fires tells nothing about the server if this process was busy or stopped: the reply may be waiting in the
-/// socket. The reactor reports what can be read before it fires timers, so after a timer `DRY` proves that there was none.
-struct ReadSignal {
-    state: AtomicU8,
-    task: Mutex<Waker>,
-}
-
-/// The socket can be read, or is being read.
-const READABLE: u8 = 0;
-const READING: u8 = 1;
-const DRY: u8 = 2;
-
-impl Wake for ReadSignal {
-    fn wake(self: Arc<Self>) {
-        self.wake_by_ref();
-    }
-
-    fn wake_by_ref(self: &Arc<Self>) {
-        self.state.store(READABLE, Ordering::Release);
-        self.task.lock().unwrap_or_else(PoisonError::into_inner).wake_by_ref();
-    }
-}
-
 /// Where replies go that no request asked for.
 pub(crate) type Pushes = mpsc::UnboundedSender<Value>;
 
@@ -127,7 +103,7 @@ impl Pipe {
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
         let (queue, requests) = mpsc::unbounded_channel();
-        let signal = Arc::new(ReadSignal { state: AtomicU8::new(READING), task: Mutex::new(Waker::noop().clone()) });
+        let signal = Arc::new(ReadSignal::new());
         let shared = Arc::new(Shared {
             started: Instant::now(),
             oldest: AtomicU64::new(0),
@@ -185,7 +161,7 @@ impl Pipe {
         };
         let queued = self.shared.instant(claimed_at).saturating_duration_since(queued_at);
         loop {
-            let dry = self.shared.signal.state.load(Ordering::Acquire) == DRY;
+            let dry = self.shared.signal.is_dry();
             match exchange.receiver.try_recv() {
                 Ok(answer) => return answer,
                 Err(oneshot::error::TryRecvError::Closed) => return Err(exchange.dropped()),
@@ -294,12 +270,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Driver<S> {
 
     /// Ready when the connection has ended.
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Cause> {
-        {
-            let mut task = self.shared.signal.task.lock().unwrap_or_else(PoisonError::into_inner);
-            if !task.will_wake(cx.waker()) {
-                task.clone_from(cx.waker());
-            }
-        }
+        self.shared.signal.set_task(cx.waker());
         loop {
             self.take(cx);
             if let Poll::Ready(Err(error)) = self.write(cx) {
@@ -356,13 +327,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Driver<S> {
         let mut cx = Context::from_waker(&waker);
         let mut buffer = [MaybeUninit::uninit(); READ_BUFFER];
         loop {
-            self.shared.signal.state.store(READING, Ordering::Release);
+            self.shared.signal.reading();
             let mut read = ReadBuf::uninit(&mut buffer);
             match Pin::new(&mut self.socket).poll_read(&mut cx, &mut read) {
                 Poll::Pending => {
-                    // Unless the reactor has reported something since.
-                    let (was, now) = (Ordering::AcqRel, Ordering::Acquire);
-                    let _ = self.shared.signal.state.compare_exchange(READING, DRY, was, now);
+                    self.shared.signal.found_nothing();
                     return Ok(total);
                 }
                 Poll::Ready(Err(error)) => return Err(error.into()),

@@ -17,7 +17,7 @@ use super::tls::Tls;
 use crate::builder::ConnectError;
 use crate::url::{Address, Place, StoreUrl};
 
-/// The hash tag of the key that probes name, where any will do.
+/// The hash tag of the key that probes name, where any is right.
 pub(crate) const PROBE_TAG: &str = "probe";
 
 pub(crate) enum Topology {

@@ -43,14 +43,15 @@ pub(super) fn script_limit(facts: &Facts) -> Finding {
     let set = names.into_iter().find_map(|name| Some((name, facts.setting(name)?.parse::<i64>().ok()?)));
     match set {
         None => Finding::unknown(check, "the server does not say after how long it answers BUSY"),
-        Some((name, limit)) if limit <= 0 => {
-            Finding::warning(check, format!("{name} {limit}: a script may run for ever"))
-                .means(
-                    6,
-                    "a script of another client that does not end hangs the server for good, and nobody is told BUSY",
-                )
-                .fix(format!("CONFIG SET {name} 5000"))
-        }
+        Some((name, limit)) if limit <= 0 => Finding::warning(
+            check,
+            format!("{name} {limit}: a script may run for ever"),
+        )
+        .means(
+            6,
+            "a script of another client that does not end hangs the server for good, and nobody gets the reply BUSY",
+        )
+        .fix(format!("CONFIG SET {name} 5000")),
         Some((name, limit @ 1..100)) => Finding::warning(check, format!("{name} {limit} ms"))
             .means(6, "a short pause of the server is answered with BUSY, an error, instead of a late decision")
             .fix(format!("CONFIG SET {name} 5000")),

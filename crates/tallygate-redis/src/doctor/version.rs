@@ -62,7 +62,7 @@ pub(super) fn judge(facts: &Facts) -> Finding {
     if !version.is_fixed(number) {
         let fixed = if version.valkey { "8.0.6, 8.1.4 or 9" } else { "6.2.20, 7.2.11, 7.4.6, 8.0.4 or 8.2.2" };
         return Finding::warning(CHECK, format!("{} has CVE-2025-49844, unless it was patched", version.name()))
-            .means(10, "whoever may run scripts on it can run any code there, and change any limit")
+            .means(10, "a client that may run scripts on it can run any code there, and change any limit")
             .fix(format!(
                 "upgrade to {fixed} or later. Distributions such as Debian patch old versions without changing the \
                  number: check the security tracker of yours"

@@ -198,7 +198,7 @@ async fn calls_beyond_in_flight_are_refused_unsent() {
     for answer in calls.join_all().await {
         match answer.unwrap_err() {
             CheckError::Store(error) if error.kind() == StoreErrorKind::Ambiguous => ambiguous += 1,
-            CheckError::Store(error) if error.kind() == StoreErrorKind::Unavailable => unsent += 1,
+            CheckError::Store(error) if error.is_late() && !error.may_have_charged() => unsent += 1,
             other => panic!("{other}"),
         }
     }

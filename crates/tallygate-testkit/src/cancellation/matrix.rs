@@ -133,6 +133,24 @@ impl<T: States> Matrix<T> {
     /// When some are wrong.
     #[track_caller]
     pub fn judge(&self) -> Summary {
+        self.judge_by(|used, right| right.contains(used))
+    }
+
+    /// Like [`judge`](Self::judge), while a part of the store was unreachable under policies: `on_error` answers for that
+    /// part only, so each state may be as before or as after the call by itself. A call that is denied still changes nothing
+    /// but what drains.
+    ///
+    /// # Panics
+    /// When some are wrong.
+    #[track_caller]
+    pub fn judge_each_state(&self) -> Summary {
+        self.judge_by(|used, right| {
+            used.iter().enumerate().all(|(place, used)| right.iter().any(|right| right[place] == *used))
+        })
+    }
+
+    #[track_caller]
+    fn judge_by(&self, is_right: impl Fn(&Vec<u64>, &[Vec<u64>]) -> bool) -> Summary {
         let (used, mut wrong) = (self.settled(), Vec::new());
         let mut summary = Summary { calls: self.calls.len(), ..Summary::default() };
         for ((case, then, how), used) in self.calls.iter().zip(used) {
@@ -145,7 +163,7 @@ impl<T: States> Matrix<T> {
                 summary.dropped += 1;
                 summary.done += usize::from(used == case.after());
             }
-            if !right.contains(&used) {
+            if !is_right(&used, &right) {
                 wrong.push(format!("{case:?}, {how}: {used:?} are used, expected {right:?}"));
             }
         }

@@ -1,7 +1,7 @@
 //! From a call to a verdict: the policies that apply, the store's answer, and what to do if there is none.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use super::local::Local;
 use super::verdict::outcome;
@@ -15,7 +15,6 @@ use crate::clock::Timestamp;
 use crate::decision::{Decision, Source, Status};
 use crate::few::Few;
 use crate::key::Key;
-use crate::limit::Limit;
 use crate::store::{Store, StoreError};
 
 /// The policies that apply to a call, and the store's answers so far.
@@ -49,12 +48,12 @@ impl Phase {
 const ORDER: [Effect; 3] = [Effect::GivesBack, Effect::Reads, Effect::Charges];
 
 /// One call to a store.
-struct Step {
-    verb: Verb,
+pub(super) struct Step {
+    pub(super) verb: Verb,
     /// The rulings that its checks are for, in order, one per state.
-    members: Few<usize>,
+    pub(super) members: Few<usize>,
     /// Whether the call is already denied.
-    denied: bool,
+    pub(super) denied: bool,
 }
 
 impl Domain {
@@ -225,27 +224,6 @@ impl Verdict {
         }
     }
 
-    /// The store could decide only a part, `on_error` denied the rest, and so the part that was charged is given back. The
-    /// first poll begins it, and the store finishes what has begun.
-    #[cold]
-    async fn give_back_charged<S: Store>(&mut self, step: &Step, stores: &Stores<S>) {
-        let by_store = |member: &usize| {
-            let ruling = &self.rulings[*member];
-            ruling.source == Source::Store && ruling.charged() > 0
-        };
-        let places: Vec<usize> = step.members.iter().copied().filter(by_store).collect();
-        if places.is_empty() {
-            return;
-        }
-        let receipts = self.receipts(&places);
-        let given = Call::of_distinct(Verb::Refund, &receipts).ask(&stores.shared).await;
-        drop(receipts);
-        for (&at, status) in given.iter().flat_map(|given| places.iter().zip(given.statuses())) {
-            stores.local.follow_refund(&self.rulings[at], status.units());
-        }
-        self.refunded(&places, given);
-    }
-
     /// One ruling per state among the chosen ones.
     fn members(&self, chosen: impl Fn(&Ruling) -> bool, from: usize) -> Vec<usize> {
         let mut members: Vec<usize> = Vec::new();
@@ -276,7 +254,7 @@ impl Verdict {
     }
 
     #[inline]
-    fn checks(&self, step: &Step) -> Few<Check<'_>> {
+    pub(super) fn checks(&self, step: &Step) -> Few<Check<'_>> {
         let quota_passed = self.quota_passed(step);
         step.members.map_ref(|&member| {
             let ruling = &self.rulings[member];
@@ -340,56 +318,6 @@ impl Verdict {
             }
         }
     }
-
-    /// The store cannot answer: applies each policy's `on_error`. If it was this process that had no time to ask, the
-    /// store is not at fault, and callers could choose to be allowed by asking often enough: such a call is shed, or
-    /// decided locally.
-    #[cold]
-    fn fall_back(&mut self, step: &Step, error: Option<StoreError>, local: &Local) {
-        let shed = error.as_ref().is_some_and(StoreError::is_late);
-        self.store_error = error.map(Box::new).or(self.store_error.take());
-        let mut locals = Vec::new();
-        for &member in step.members.iter() {
-            let ruling = &mut self.rulings[member];
-            let Some(limit) = ruling.limit().cloned() else { continue };
-            match ruling.policy.on_error() {
-                // A refund that failed gave nothing back.
-                _ if !step.verb.decides() => {
-                    ruling.answered(Status::untouched(&limit), Source::OnErrorAllow, None);
-                }
-                OnError::Local => locals.push(member),
-                OnError::Allow | OnError::Deny if shed => ruling.answered(Status::never(&limit), Source::Shed, None),
-                OnError::Allow => ruling.answered(Status::untouched(&limit), Source::OnErrorAllow, None),
-                OnError::Deny => ruling.answered(Status::never(&limit), Source::OnErrorDeny, None),
-            }
-        }
-        if locals.is_empty() {
-            return;
-        }
-        let refused =
-            |ruling: &Ruling| ruling.mode() == Mode::Enforce && !ruling.status.allowed() && ruling.limit().is_some();
-        let denied = step.denied || step.members.iter().any(|&member| refused(&self.rulings[member]));
-        let shares: Vec<Option<Limit>> = locals.iter().map(|&member| local.share_of(&self.rulings[member])).collect();
-        let step = Step { verb: step.verb, members: Few::Many(locals), denied };
-        let checks = self.checks(&step);
-        let shared = checks.iter().zip(&shares);
-        let shared = shared.map(|(check, share)| check.under(share.as_ref().unwrap_or(check.limit)).within_capacity());
-        let checks: Vec<Check<'_>> = shared.collect();
-        let answer = Call::of_distinct(step.verb, &checks).denied(denied).ask_now(&*local.store);
-        drop(checks);
-        let Some(Ok(decision)) = answer else { return };
-        for ((&member, status), share) in step.members.iter().zip(decision.statuses()).zip(shares) {
-            let ruling = &mut self.rulings[member];
-            // More than the share, but not more than the limit, fits once the store is back.
-            let fits = ruling.limit().is_some_and(|limit| ruling.action.cost.get() <= limit.capacity());
-            let waits = fits && !status.allowed() && status.retry_after().is_none();
-            let status = if waits { status.with_retry_after(Duration::from_secs(1)) } else { *status };
-            ruling.answered(status, Source::OnErrorLocal, decision.decided_at());
-            if ruling.source == Source::OnErrorLocal {
-                ruling.limit = share.map_or(CallerLimit::Unlimited, CallerLimit::Override);
-            }
-        }
-    }
 }
 
 impl Ruling {
@@ -403,7 +331,7 @@ impl Ruling {
     /// Records the answer of a store or of `on_error`. A cost above the capacity and a limit of zero are denied in
     /// either case.
     #[inline]
-    fn answered(&mut self, status: Status, source: Source, decided_at: Option<Timestamp>) {
+    pub(super) fn answered(&mut self, status: Status, source: Source, decided_at: Option<Timestamp>) {
         (self.status, self.source, self.decided_at) = (status, source, decided_at);
         let Some((amount, capacity)) = self.limit().map(|limit| (limit.amount(), limit.capacity())) else { return };
         if self.action.cost.get() > capacity && self.action.verb.decides() {

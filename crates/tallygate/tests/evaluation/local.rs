@@ -187,7 +187,7 @@ fn events(processes: usize) -> impl Strategy<Value = Vec<Event>> {
 }
 
 proptest! {
-    /// docs/guarantees.md: whoever is cut off whenever, a window admits the limit from the store and the shares from the
+    /// docs/guarantees.md: whichever instances are cut off, and when, a window admits the limit from the store and the shares from the
     /// processes. A process that admitted its share through the store has none of it left.
     #[test]
     fn a_window_admits_the_limit_and_the_shares_and_no_more(

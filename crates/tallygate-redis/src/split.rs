@@ -79,7 +79,9 @@ impl Split {
         too_much.retain(|&(place, ..)| self.is_too_much(settlement, &parts, place));
         let mut undo = self.give_back(&too_much);
         let shadow_verb = if settlement.allowed() { self.verb } else { Verb::Peek };
-        let mut shadows = self.start(shadow_verb, false, |mode| mode == Mode::Shadow);
+        // A deadline of their own: the outcome is known, and they are charged even if the answer does not wait for them.
+        let places: Vec<usize> = (0..self.asked.len()).filter(|&place| self.is_shadow(place)).collect();
+        let mut shadows = self.spawn(shadow_verb, false, &self.asked, &places, self.engine.client.default_deadline());
         self.collect_in_time(&mut shadows, &mut parts).await;
         let undone = async { while undo.join_next().await.is_some() {} };
         let _ = timeout_at(self.deadline.answer_by, undone).await;
@@ -110,13 +112,15 @@ impl Split {
         self.asked[place].mode == Mode::Shadow
     }
 
-    /// Why what is known is no answer, if it is not.
+    /// Why what is known is no answer, if it is not: nothing is known, the caller needs all of it, or a check is only late. The
+    /// store may be healthy then, and the call is taken back as a whole.
     fn fatal(&self, parts: &[Option<Part>]) -> Option<StoreError> {
         let decides = |place: usize| !self.is_shadow(place);
         let mut undecided = (0..parts.len()).filter(|&place| decides(place) && status(parts, place).is_none());
         let first = undecided.next()?;
         let nothing = !(0..parts.len()).any(|place| decides(place) && status(parts, place).is_some());
-        (nothing || !self.partial).then(|| failure(parts, first))
+        let late = std::iter::once(first).chain(undecided).map(|place| failure(parts, place)).find(StoreError::is_late);
+        late.or_else(|| (nothing || !self.partial).then(|| failure(parts, first)))
     }
 
     /// What was decided, and what counts as fitting because nobody can say.

@@ -236,14 +236,19 @@ fn keys_of(call: &Questions) -> Vec<&str> {
     call.asked.iter().map(|asked| asked.key.as_str()).collect()
 }
 
-/// Names the keys to inspect when a script could not read a state.
+/// Names the keys to inspect when a script could not read a state, by a pattern: the text ends up in logs, and the hash tag of
+/// a key is its subject.
 fn naming(error: StoreError, keys: &[impl AsRef<str>]) -> StoreError {
     if error.kind() != StoreErrorKind::Corrupt {
         return error;
     }
-    let keys: Vec<&str> = keys.iter().map(AsRef::as_ref).collect();
+    let pattern = |key: &str| match (key.find('{'), key.find('}')) {
+        (Some(open), Some(close)) => format!("{}*{}", &key[..=open], &key[close..]),
+        _ => key.to_owned(),
+    };
+    let keys: Vec<String> = keys.iter().map(|key| pattern(key.as_ref())).collect();
     let (reason, keys) = (error.reason(), keys.join(", "));
-    corrupt(&format!("{reason} (inspect {keys}: reset the state, or delete the key)"))
+    corrupt(&format!("{reason} (inspect the key of the subject among {keys}: reset the state, or delete the key)"))
 }
 
 impl fmt::Debug for RedisStore {

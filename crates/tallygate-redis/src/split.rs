@@ -48,7 +48,7 @@ impl Split {
         let mut parts = vec![None; self.asked.len()];
         if self.verb.effect() != Effect::Charges {
             let mut runs = match self.verb.effect() {
-                // Begun in time, so it is finished in every slot: each must not have a look at the clock of its own.
+                // Begun in time, so it is finished in every slot. If each slot checked the clock, some could be left out.
                 Effect::GivesBack if Instant::now() < self.deadline.send_by => {
                     let places: Vec<usize> = (0..self.asked.len()).collect();
                     let deadline = self.engine.client.default_deadline();
@@ -94,14 +94,13 @@ impl Split {
         let delivered = answer.send(decision).is_ok();
         finish(shadows).await;
         finish(undo).await;
-        let late = |place: usize| !decided[place];
         collect(&mut runs, &mut parts).await;
         collect(&mut quotas, &mut parts).await;
-        let in_vain = |place: usize| match (delivered, late(place)) {
+        let in_vain = |place: usize| match (delivered, decided[place]) {
             // A caller that is gone cannot say what its policies answer for what could not be decided.
             (false, _) => decided.contains(&false) && !too_much.iter().any(|(other, ..)| *other == place),
-            (true, true) => !settlement.allowed(),
-            (true, false) => false,
+            (true, false) => !settlement.allowed(),
+            (true, true) => false,
         };
         let mut charged = charged(&parts);
         charged.retain(|&(place, ..)| in_vain(place));

@@ -4,7 +4,6 @@
 mod cancellation; // dropped calls are made completely or not at all
 mod capacity; // never more keys than allowed, and no limit reset to make room
 mod conformance; // the properties that every store has
-mod costs; // what a decision costs while the store fails, measured on request
 mod counters; // sums, refusals, expiry
 mod deny_cache; // repeated denials are those that the store would give
 mod evaluation; // from a call under policies to its verdict

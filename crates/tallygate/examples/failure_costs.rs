@@ -1,6 +1,7 @@
 //! What a decision costs while the store fails, what it costs to be ready for that, and what a repeated denial costs.
 //!
-//! `cargo test -p tallygate --test tests costs -- --ignored --nocapture`
+//! `cargo run --release -p tallygate --example failure_costs`
+#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a measurement that is read on a terminal")]
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -45,9 +46,7 @@ fn decisions<S: Store>(what: &str, stores: &Stores<S>, limit: &str, on_error: On
     });
 }
 
-#[test]
-#[ignore = "a measurement"]
-fn of_failure() {
+fn main() {
     let stores = || Stores::new(FaultyStore::new(MemoryStore::new())).with_instances(Instances::new(3));
     for limit in ["1000000/h", "1000000/h fixed_window", "1000000/h sliding_window", "10/h"] {
         decisions(&format!("{limit}, store answers, on_error: allow"), &stores(), limit, OnError::Allow);

@@ -7,6 +7,7 @@ mod conn;
 mod deadline;
 mod failure;
 mod node;
+mod outage;
 mod pipe;
 mod read_signal;
 mod refresh;

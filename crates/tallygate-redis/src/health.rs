@@ -54,7 +54,7 @@ impl RedisStore {
         let servers = self.engine.client.servers().into_iter().map(|(node, slots)| ServerHealth {
             address: node.address().to_string(),
             slots,
-            error: node.failure().map(|failure| failure.into_down().at(node.address())),
+            error: node.failure().map(|failure| failure.at(node.address())),
         });
         Health { servers: servers.collect() }
     }

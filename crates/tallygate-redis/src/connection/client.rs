@@ -93,7 +93,7 @@ impl Client {
         if let Some(route) = self.topology.route(slot)
             && let Some(failure) = route.node.down()
         {
-            return Err(failure.into_down().at(route.node.address()));
+            return Err(failure.at(route.node.address()));
         }
         let run = ScriptRun::new(script, keys, args);
         let place = self.admit(calls, slot, deadline).await?;
@@ -201,7 +201,11 @@ impl Client {
                     self.topology.refresh();
                     false
                 }
-                Failure::Down(_) | Failure::ReadOnly(_) | Failure::Refused(_) | Failure::Corrupt(_) => false,
+                Failure::Down(_)
+                | Failure::Late(_)
+                | Failure::ReadOnly(_)
+                | Failure::Refused(_)
+                | Failure::Corrupt(_) => false,
             };
             if !retry || Instant::now() >= deadline.send_by {
                 return Err(failure.at(address));

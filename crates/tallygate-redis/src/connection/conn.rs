@@ -192,6 +192,11 @@ impl Connection {
     pub(crate) fn owes_since(&self) -> Option<Instant> {
         self.pipe.owes_since()
     }
+
+    /// When the server last sent anything.
+    pub(crate) fn heard_at(&self) -> Option<Instant> {
+        self.pipe.heard_at()
+    }
 }
 
 fn check_role(role: &[u8]) -> Result<(), Failure> {

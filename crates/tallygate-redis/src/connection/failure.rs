@@ -33,6 +33,8 @@ pub(crate) enum Failure {
     TimedOut { queued: Duration },
     /// The server is known to be down, and was not asked. With the reason.
     Down(Box<Failure>),
+    /// The server answers too late, if at all, and was not asked. Whether it is at fault is not known yet. With the reason.
+    Late(Box<Failure>),
     /// The script stopped half way, or the reply is not from our scripts. With the reply.
     Corrupt(String),
 }
@@ -193,6 +195,18 @@ impl Failure {
         Self::Down(Box::new(self))
     }
 
+    /// Whether it is the server that fails, and not time that was too short: that may have passed in this process.
+    pub(super) fn is_certain(&self) -> bool {
+        use NotSent::{ConnectTimeout, Queued, StillConnecting, Unresponsive};
+        match self {
+            Self::TimedOut { .. } => false,
+            Self::NotSent(why) => {
+                !matches!(why, ConnectTimeout { .. } | Queued { .. } | StillConnecting | Unresponsive { .. })
+            }
+            _ => true,
+        }
+    }
+
     /// The error for users of the store, of a call to the server at `address`.
     pub(crate) fn at(self, address: &impl fmt::Display) -> StoreError {
         let cause = self.cause().cloned();
@@ -205,7 +219,7 @@ impl Failure {
 
     fn cause(&self) -> Option<&Cause> {
         match self {
-            Self::Down(why) => why.cause(),
+            Self::Down(why) | Self::Late(why) => why.cause(),
             Self::Lost(cause)
             | Self::NotSent(NotSent::NotListening(cause) | NotSent::Connect(cause) | NotSent::Closed(cause)) => {
                 Some(cause)
@@ -244,6 +258,7 @@ impl Failure {
                 let (reason, remedy) = refusal.reason_and_remedy(address);
                 StoreError::refused(reason, remedy)
             }
+            Self::Late(why) => Self::Down(why).without_cause(address).late(),
             Self::Corrupt(reply) => StoreError::corrupt(replied(reply)),
         }
     }

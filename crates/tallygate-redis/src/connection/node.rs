@@ -12,6 +12,7 @@ use super::backoff::Backoff;
 use super::conn::{ConnectOptions, Connection, Request};
 use super::deadline::Deadline;
 use super::failure::{Failure, NotSent};
+use super::outage::{Watch, is_starved};
 use super::pipe::Place;
 use crate::url::Address;
 
@@ -21,14 +22,11 @@ const BACKOFF: Backoff = Backoff::new(Duration::from_millis(5), Duration::from_m
 const PROBE_BACKOFF: Backoff = Backoff::new(Duration::from_millis(2), Duration::from_millis(100));
 /// How long a connection may owe an answer before another one is tried.
 const SILENCE: Duration = Duration::from_millis(250);
-/// How long no answer may come in time before that is an outage. A flood can make any server late for a moment, and must not
-/// be able to declare it down.
-const OUTAGE: Duration = Duration::from_millis(200);
 /// Between two signs of life that a server is asked for while it is late.
 const LOOK: Duration = Duration::from_millis(10);
 
-/// One server. It is down once it could not be connected to, or was not ready, for a deadline, or has answered nothing in time
-/// for [`OUTAGE`]. Then calls fail at once, until a probe is answered within the deadline.
+/// One server. It is down once it could not be connected to, or was not ready, for a deadline, or has left calls unanswered
+/// for as long as [`Watch`] says. Then calls fail at once, until a probe is answered within the deadline.
 pub(crate) struct Node {
     options: ConnectOptions,
     current: RwLock<Option<Arc<Connection>>>,
@@ -60,6 +58,8 @@ struct Health {
     since: Option<Instant>,
     /// Why it is down, if it is.
     down: Option<Failure>,
+    /// Whether it is at fault for certain. Until then it is late.
+    certain: bool,
 }
 
 impl Node {
@@ -103,7 +103,7 @@ impl Node {
         place: Option<Place>,
     ) -> Result<Value, Failure> {
         if let Some(failure) = self.down() {
-            return Err(failure.into_down());
+            return Err(failure);
         }
         let connection = self.connection(deadline.send_by).await?;
         let reply = connection.send(request, deadline.answer_by, place).await;
@@ -111,19 +111,21 @@ impl Node {
         reply
     }
 
-    /// Why it is down, if it is.
+    /// The failure of a call that is not sent because the server is down, if it is.
     pub(crate) fn down(&self) -> Option<Failure> {
         if !self.troubled.load(Ordering::Relaxed) {
             return None;
         }
-        self.health().down.clone()
+        let health = self.health();
+        let why = health.down.clone().map(Box::new);
+        why.map(if health.certain { Failure::Down } else { Failure::Late })
     }
 
     /// Why calls to it fail at present, if they do: it is down, or refuses the connection.
     pub(crate) fn failure(&self) -> Option<Failure> {
         self.down().or_else(|| {
             let refused = self.opening().paused.as_ref().map(|(_, failure)| failure.clone());
-            refused.filter(|_| !self.is_open())
+            refused.filter(|_| !self.is_open()).map(Failure::into_down)
         })
     }
 
@@ -255,6 +257,7 @@ impl Node {
     fn goes_down(self: &Arc<Self>, failure: Failure) {
         {
             let mut health = self.health();
+            health.certain |= failure.is_certain();
             if health.down.replace(failure).is_some() {
                 return;
             }
@@ -296,6 +299,11 @@ impl Node {
             }
             sleep(Duration::from_millis(1)).await;
         }
+    }
+
+    /// Whether the server has sent anything since then.
+    fn heard_since(&self, instant: Instant) -> bool {
+        self.live().and_then(|connection| connection.heard_at()).is_some_and(|heard| heard >= instant)
     }
 
     fn unresponsive(&self) -> Failure {
@@ -342,29 +350,28 @@ impl Opening {
     }
 }
 
-/// Finds out whether a server that was late is down: whether no sign of life comes in time for as long as an outage takes.
+/// Finds out whether a server that was late is down.
 async fn examine(node: Weak<Node>) {
-    let mut since = Instant::now();
+    let mut watch = Watch::default();
     loop {
-        let before = Instant::now();
+        let began = Instant::now();
         sleep(LOOK).await;
         let Some(node) = node.upgrade() else { return };
-        // This process was stopped, or had no CPU: what it saw meanwhile proves nothing.
-        if before.elapsed() >= 2 * LOOK + node.options.deadline / 2 {
-            since = Instant::now();
-        }
-        let silent = |since: Instant| since.elapsed() >= OUTAGE;
-        match node.probe().await {
-            Err(Failure::TimedOut { .. }) => {}
+        let answer = node.probe().await;
+        let queued = match answer {
+            Err(Failure::TimedOut { .. }) => false,
             // Behind others in this process, which tells nothing, unless those are not answered either.
-            Err(Failure::NotSent(NotSent::Queued { .. })) if node.owes_since().is_some_and(silent) => {}
-            Err(Failure::NotSent(NotSent::Queued { .. })) => since = Instant::now(),
+            Err(Failure::NotSent(NotSent::Queued { .. })) => node.owes_since().is_none_or(|since| since > began),
             // It answered in time, or fails in another way, which is found out elsewhere.
             Ok(()) | Err(_) => return node.late.store(false, Ordering::Relaxed),
-        }
-        if since.elapsed() >= OUTAGE {
+        };
+        let took = began.elapsed();
+        let starved = queued || is_starved(took, LOOK + node.options.deadline);
+        watch.look(took, starved, node.heard_since(began));
+        if watch.is_late() {
             node.goes_down(node.unresponsive());
-            return node.late.store(false, Ordering::Relaxed);
+            node.health().certain |= watch.is_outage();
+            return;
         }
     }
 }
@@ -373,26 +380,42 @@ async fn examine(node: Weak<Node>) {
 /// same connection, so that one that stalled is back as soon as it goes on.
 async fn recover(node: Weak<Node>) {
     let mut backoff = PROBE_BACKOFF;
+    let mut watch = Watch::default();
+    let mut overslept = false;
     loop {
         let Some(node) = node.upgrade() else { return };
         // So that nobody examines what is known.
         node.late.store(true, Ordering::Relaxed);
+        let (began, pause) = (Instant::now(), backoff.next());
         let answer = node.probe().await;
-        match answer {
+        let starved = overslept || is_starved(began.elapsed(), node.options.deadline);
+        let works = match answer {
             // A refusal is an answer: calls get it, and learn what to change.
-            Ok(()) | Err(Failure::Refused(_)) => {
-                node.late.store(false, Ordering::Relaxed);
-                return node.comes_up();
-            }
+            Ok(()) | Err(Failure::Refused(_)) => true,
             Err(Failure::TimedOut { .. } | Failure::NotSent(NotSent::Queued { .. })) => {
                 node.health().down = Some(node.unresponsive());
                 node.catch_up().await;
+                // An answer is late by any clock that a starved process reads.
+                starved && node.heard_since(began)
             }
-            Err(failure) => node.health().down = Some(failure),
+            Err(failure) => {
+                let mut health = node.health();
+                health.certain |= failure.is_certain();
+                health.down = Some(failure);
+                false
+            }
+        };
+        if works {
+            node.late.store(false, Ordering::Relaxed);
+            return node.comes_up();
         }
+        watch.look(began.elapsed() + pause, starved, node.heard_since(began));
+        node.health().certain |= watch.is_outage();
         // In a cluster, another node may have its slots by now.
         node.notify_lost();
         drop(node);
-        sleep(backoff.next()).await;
+        let slept = Instant::now();
+        sleep(pause).await;
+        overslept = is_starved(slept.elapsed(), pause);
     }
 }

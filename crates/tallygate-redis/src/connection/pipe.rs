@@ -70,6 +70,8 @@ struct Shared {
     started: Instant,
     /// When the oldest unanswered request was taken, in microseconds; 0 if there is none.
     oldest: AtomicU64,
+    /// When the server last sent anything, in microseconds; 0 if it never did.
+    heard: AtomicU64,
     signal: Arc<ReadSignal>,
     ended: AtomicBool,
     /// Calls that were dropped after their request was taken.
@@ -85,6 +87,13 @@ impl Shared {
 
     fn instant(&self, micros: u64) -> Instant {
         self.started + Duration::from_micros(micros - 2)
+    }
+
+    fn known_instant(&self, micros: &AtomicU64) -> Option<Instant> {
+        match micros.load(Ordering::Relaxed) {
+            0 => None,
+            micros => Some(self.instant(micros)),
+        }
     }
 }
 
@@ -107,6 +116,7 @@ impl Pipe {
         let shared = Arc::new(Shared {
             started: Instant::now(),
             oldest: AtomicU64::new(0),
+            heard: AtomicU64::new(0),
             signal: Arc::clone(&signal),
             ended: AtomicBool::new(false),
             abandoned,
@@ -180,10 +190,12 @@ impl Pipe {
 
     /// Since when the server owes an answer, if it does.
     pub(crate) fn owes_since(&self) -> Option<Instant> {
-        match self.shared.oldest.load(Ordering::Relaxed) {
-            0 => None,
-            micros => Some(self.shared.instant(micros)),
-        }
+        self.shared.known_instant(&self.shared.oldest)
+    }
+
+    /// When the server last sent anything.
+    pub(crate) fn heard_at(&self) -> Option<Instant> {
+        self.shared.known_instant(&self.shared.heard)
     }
 }
 
@@ -341,6 +353,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Driver<S> {
                 }
                 Poll::Ready(Ok(())) => {
                     total += read.filled().len();
+                    self.shared.heard.store(self.shared.micros(), Ordering::Relaxed);
                     self.replies.push(read.filled());
                     while let Some(value) = self.replies.next()? {
                         self.deliver(value)?;

@@ -149,7 +149,12 @@ impl Reader {
         };
         let unreachable = matches!(
             failure,
-            Failure::NotSent(_) | Failure::Lost(_) | Failure::TimedOut { .. } | Failure::Down(_) | Failure::NotReady(_)
+            Failure::NotSent(_)
+                | Failure::Lost(_)
+                | Failure::TimedOut { .. }
+                | Failure::Down(_)
+                | Failure::Late(_)
+                | Failure::NotReady(_)
         );
         Missing { why: failure.at(node.address()).reason().to_owned(), remedy, unreachable }
     }

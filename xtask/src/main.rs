@@ -10,6 +10,7 @@ mod package;
 mod proto;
 mod run;
 mod setup;
+mod simulate;
 mod test;
 mod torture;
 mod twins;
@@ -29,6 +30,7 @@ usage: cargo xtask <verb>
   lines [--at REVISION]                 count lines by crate: product, generated, tests
   proto [--check]                       generate the code of Envoy's protocol, or check that it is up to date
   twins --steps N [--algorithm A]       compare memory and Lua over N random steps
+  simulate                              the Redis client against simulated servers: every reply, cut and departure
   torture --faults N [--seed S] ...     random faults on real servers; --mutants breaks the product, and must be found
   fuzz [seconds]                        fuzz the reading of forwarded addresses
   bench embedded|middleware|redis ...   measure, side by side with peers";
@@ -48,6 +50,7 @@ fn main() -> ExitCode {
         "minimum-rust" => minimum_rust::run(),
         "package" => package::run(),
         "proto" => proto::run(rest),
+        "simulate" => simulate::run(rest),
         "torture" => torture::run(rest),
         "twins" => twins::run(rest),
         "fuzz" => fuzz::run(rest),

@@ -13,6 +13,8 @@ mod read_signal;
 mod refresh;
 mod resp;
 mod sentinel;
+#[cfg(test)]
+mod simulation;
 mod socket;
 #[cfg(feature = "tls")]
 mod tls;

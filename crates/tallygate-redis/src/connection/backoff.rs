@@ -5,8 +5,16 @@ use std::time::Duration;
 
 /// A random duration between two.
 pub(crate) fn random_between(least: Duration, most: Duration) -> Duration {
-    let random = RandomState::new().build_hasher().finish() % 1024;
+    let random = random() % 1024;
     least + most.saturating_sub(least) * u32::try_from(random).unwrap_or(0) / 1024
+}
+
+fn random() -> u64 {
+    #[cfg(test)]
+    if let Some(number) = super::simulation::network::random() {
+        return number;
+    }
+    RandomState::new().build_hasher().finish()
 }
 
 /// Delays that double up to a maximum. Each is cut by up to a half at random.

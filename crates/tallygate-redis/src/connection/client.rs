@@ -227,6 +227,11 @@ impl Client {
         self.abandoned.load(Ordering::Relaxed)
     }
 
+    #[cfg(test)]
+    pub(super) fn free_places(&self) -> usize {
+        self.permits.available_permits()
+    }
+
     /// The servers, each with its number of slots. Without a cluster, the one server has all.
     pub(crate) fn servers(&self) -> Vec<(Arc<Node>, usize)> {
         self.topology.servers()

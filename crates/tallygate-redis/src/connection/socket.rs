@@ -29,6 +29,10 @@ impl Socket {
                 _ => NotSent::Connect(error.into()),
             })
         };
+        #[cfg(test)]
+        if let Some(stream) = super::simulation::network::dial(&options.address) {
+            return Ok(Self { stream: Box::new(stream.map_err(failed)?), gathered: false });
+        }
         let stream: Box<dyn Stream> = match &options.address {
             Address::Tcp { host, port } => {
                 let stream = TcpStream::connect((host.as_str(), *port)).await.map_err(failed)?;

@@ -1,42 +1,67 @@
 //! What CI runs, and nothing else.
 
 use std::process::Command;
+use std::time::Instant;
 
 use anyhow::{Context, Result};
 
 use crate::{hygiene, minimum_rust, package, proto, run, setup, test};
 
-/// Stops at the first step that fails.
+type Step = (&'static str, fn() -> Result<()>);
+
+/// Stops at the first step that fails. Prints how long each took: all of them together must stay below 30 minutes.
 pub fn run() -> Result<()> {
+    let steps: [Step; 9] = [
+        ("format", format),
+        ("clippy", clippy),
+        ("doc", doc),
+        ("hygiene", hygiene::run),
+        ("package", package::run),
+        ("proto", || proto::run(&["--check".to_owned()])),
+        ("workflows", workflows),
+        ("minimum-rust", minimum_rust::run),
+        ("test", || test::run(&[])),
+    ];
+    let start = now();
+    let mut took = Vec::new();
+    for (name, step) in steps {
+        let start = now();
+        step().with_context(|| name)?;
+        took.push(format!("{name} {} s", start.elapsed().as_secs()));
+    }
+    println!("xtask ci: {}", took.join(", "));
+    println!("xtask ci: all green, in {} min {} s", start.elapsed().as_secs() / 60, start.elapsed().as_secs() % 60);
+    Ok(())
+}
+
+#[allow(clippy::disallowed_methods, reason = "it measures other programs")]
+fn now() -> Instant {
+    Instant::now()
+}
+
+fn format() -> Result<()> {
     run::run(&mut run::cargo(&["fmt", "--all", "--check"]))?;
     // `cargo fmt` does not find the modules that a macro lists.
     let algorithms = run::root().join("crates/tallygate/src/algorithm");
     let files = std::fs::read_dir(algorithms)?.map(|file| Ok(file?.path())).collect::<Result<Vec<_>>>()?;
-    run::run(Command::new("rustfmt").args(["--edition", "2024", "--check"]).args(files))?;
-    run::run(&mut run::cargo(&["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"]))?;
-    run::run(&mut run::cargo(&[
-        "clippy",
-        "-p",
-        "tallygate-config",
-        "--features",
-        "cel",
-        "--all-targets",
-        "--",
-        "-D",
-        "warnings",
-    ]))?;
+    run::run(Command::new("rustfmt").args(["--edition", "2024", "--check"]).args(files))
+}
+
+fn clippy() -> Result<()> {
+    let clippy = |args: &[&str]| run::run(run::cargo(&["clippy"]).args(args).args(["--", "-D", "warnings"]));
+    clippy(&["--workspace", "--all-targets"])?;
+    clippy(&["-p", "tallygate-config", "--features", "cel", "--all-targets"])?;
     // Alone, and so without the feature that its tests enable.
-    run::run(&mut run::cargo(&["clippy", "-p", "tallygate-tower", "--lib", "--", "-D", "warnings"]))?;
+    clippy(&["-p", "tallygate-tower", "--lib"])
+}
+
+fn doc() -> Result<()> {
     let mut doc = run::cargo(&["doc", "--no-deps", "--workspace"]);
-    run::run(doc.env("RUSTDOCFLAGS", "-D warnings"))?;
-    hygiene::run()?;
-    package::run()?;
-    proto::run(&["--check".to_owned()])?;
+    run::run(doc.env("RUSTDOCFLAGS", "-D warnings"))
+}
+
+fn workflows() -> Result<()> {
     let ready = setup::run()?;
     let linter = ready.path("TALLYGATE_ZIZMOR").context("zizmor, the linter of workflows, is needed")?;
-    run::run(Command::new(linter).args(["--offline", ".github/workflows"]).current_dir(run::root()))?;
-    minimum_rust::run()?;
-    test::run(&[])?;
-    println!("xtask ci: all green");
-    Ok(())
+    run::run(Command::new(linter).args(["--offline", ".github/workflows"]).current_dir(run::root()))
 }

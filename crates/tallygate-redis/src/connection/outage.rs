@@ -87,7 +87,7 @@ mod tests {
     fn a_starved_process_does_not_judge() {
         assert!(!after(1000, |_| true, |_| false).is_late());
         // Now and then it has the time to look: enough to see silence, never enough to blame a server that answers.
-        let now_and_then = |look: u32| look % 10 != 0;
+        let now_and_then = |look: u32| !look.is_multiple_of(10);
         let watch = after(1000, now_and_then, |_| true);
         assert!(watch.is_late() && !watch.is_outage());
         assert!(after(100, now_and_then, |_| false).is_outage());

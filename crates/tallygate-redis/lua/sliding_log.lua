@@ -99,19 +99,17 @@ else
   if remaining < 0 then remaining = 0 end
   allowed = remaining >= cost
   if not allowed then
-    -- The oldest call up to which enough units count, by binary search.
+    -- The oldest call with which enough units stop counting, by binary search. Units refunded before the next call stop
+    -- counting with it.
     local needed = total + cost - amount
     if (first_sum - first_before) % 1000000000000000 < needed then
-      local low, high = expired + 1, redis.call('ZCARD', key) - 1
-      while low <= high do
+      local low, high = expired, redis.call('ZCARD', key) - 1
+      while low < high do
         local middle = math.floor((low + high) / 2)
-        local at, before, units = struct.unpack('>I7I7I4', redis.call('ZRANGE', key, middle, middle)[1])
-        if (before + units - first_before) % 1000000000000000 >= needed then
-          first_at, high = at, middle - 1
-        else
-          low = middle + 1
-        end
+        local before = select(2, struct.unpack('>I7I7', redis.call('ZRANGE', key, middle + 1, middle + 1)[1]))
+        if (before - first_before) % 1000000000000000 >= needed then high = middle else low = middle + 1 end
       end
+      first_at = struct.unpack('>I7', redis.call('ZRANGE', key, low, low)[1])
     end
     retry_after = first_at + window - now
   elseif verb == 'check' then

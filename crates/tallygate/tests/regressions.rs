@@ -43,6 +43,32 @@ async fn two_alternating_sizes_admit_their_difference_each_time() {
     }
 }
 
+/// Expired calls count again if the clock steps back, and with them the units that were refunded after them. These stop
+/// counting with the expired calls, but `retry_after` was the time until the call after them expires.
+#[tokio::test]
+async fn a_step_back_after_a_refund_does_not_prolong_the_wait_for_a_log() {
+    let limit: Limit = "10/10s sliding_log".parse().unwrap();
+    let clock = ManualClock::new(START);
+    let limiter = Limiter::new(MemoryStore::builder().clock(clock.clone()).without_sweep().build());
+    let at = |seconds: u64| Timestamp::from_micros(START.as_micros() + seconds * 1_000_000);
+    let units = |units| Check::new(Key::new("p", "s").unwrap(), &limit).cost(Cost::new(units).unwrap());
+    for (seconds, cost) in [(0, 1), (5, 9)] {
+        clock.set(at(seconds));
+        assert!(limiter.check_now(units(cost)).unwrap().allowed());
+    }
+    clock.set(at(10));
+    let receipt = Receipt::new(units(5), Cost::new(5).unwrap(), Some(at(9)));
+    assert_eq!(limiter.refund(&[receipt]).await.unwrap(), [5]);
+    clock.set(at(6));
+    let denied = limiter.check_now(units(3)).unwrap();
+    assert!(!denied.allowed());
+    assert_eq!(denied.binding().retry_after(), Some(Duration::from_secs(4)), "the call of 0 s expires at 10 s");
+    clock.set(Timestamp::from_micros(at(10).as_micros() - 1));
+    assert!(!limiter.check_now(units(3)).unwrap().allowed());
+    clock.set(at(10));
+    assert!(limiter.check_now(units(3)).unwrap().allowed());
+}
+
 /// The running sums of a log wrap around at 10^15: two calls of one instant straddle that, and the limit still holds.
 #[test]
 fn running_sums_wrap_around_unnoticed() {

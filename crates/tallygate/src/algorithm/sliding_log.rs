@@ -155,7 +155,8 @@ impl State for SlidingLog {
         let (mut low, mut high) = (self.expired(n, held), self.calls.len() - 1);
         while low < high {
             let middle = low + (high - low) / 2;
-            if units_between(before, self.calls[middle].sum) >= needed {
+            // Units refunded before the next call stop counting with this one.
+            if units_between(before, self.calls[middle + 1].before) >= needed {
                 high = middle;
             } else {
                 low = middle + 1;

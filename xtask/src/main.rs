@@ -6,6 +6,7 @@ mod fuzz;
 mod hygiene;
 mod lines;
 mod minimum_rust;
+mod model;
 mod package;
 mod proto;
 mod run;
@@ -29,6 +30,7 @@ usage: cargo xtask <verb>
   package                               package every crate, and check what is in it
   lines [--at REVISION]                 count lines by crate: product, generated, tests
   proto [--check]                       generate the code of Envoy's protocol, or check that it is up to date
+  model --decisions N [--seed S] ...    compare the algorithms with an exact model; --algorithm A, --threads N
   twins --steps N [--algorithm A]       compare memory and Lua over N random steps
   simulate                              the Redis client against simulated servers: every reply, cut and departure
   torture --faults N [--seed S] ...     random faults on real servers; --mutants breaks the product, and must be found
@@ -48,6 +50,7 @@ fn main() -> ExitCode {
         "hygiene" => hygiene::run(),
         "lines" => lines::run(rest),
         "minimum-rust" => minimum_rust::run(),
+        "model" => model::run(rest),
         "package" => package::run(),
         "proto" => proto::run(rest),
         "simulate" => simulate::run(rest),

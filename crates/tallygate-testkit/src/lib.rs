@@ -14,6 +14,7 @@ mod faulty_store;
 pub mod find;
 pub mod http;
 pub mod markdown;
+pub mod model;
 mod port;
 pub mod prometheus;
 pub mod proxy;

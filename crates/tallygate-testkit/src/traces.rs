@@ -2,6 +2,7 @@
 
 mod call;
 mod chapter;
+mod time;
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -14,7 +15,7 @@ use tallygate::{Algorithm, Check, Decision, MemoryStore, Store, StoreError};
 use crate::random::Random;
 use call::{Answer, Ask};
 use chapter::Chapter;
-pub(crate) use chapter::micros;
+pub(crate) use time::{Known, Time, micros};
 
 /// Random calls to two limiters. A trace is sequential; run many at once with different prefixes and clocks.
 ///

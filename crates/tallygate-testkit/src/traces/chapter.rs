@@ -1,7 +1,6 @@
 //! Some hundred steps of a trace over the same few keys: where the clock goes, and which call is next.
 
 use std::collections::HashMap;
-use std::time::Duration;
 
 use tallygate::call::Verb;
 use tallygate::clock::Timestamp;
@@ -9,30 +8,15 @@ use tallygate::policy::{Excess, Mode};
 use tallygate::{Algorithm, Cost, Limit};
 
 use super::call::{Answer, Ask, Call};
+use super::time::{Known, Time, micros};
 use crate::random::Random;
 
 const SUBJECTS: usize = 3;
-/// Clocks start from 2001 on; none goes beyond 2112, up to which instants are guaranteed to be exact.
-const EARLIEST: u64 = 1_000_000_000_000_000;
-const LATEST: u64 = 4_480_000_000_000_000;
 
 pub(super) struct Chapter {
     policies: Vec<(String, Limit)>,
-    now: u64,
-    over: bool,
-    backward: bool,
-    /// Where a flapping clock will jump back to.
-    flaps_to: Option<u64>,
+    time: Time,
     known: HashMap<(String, String), Known>,
-}
-
-/// The last known status of a key.
-#[derive(Default, Clone, Copy)]
-struct Known {
-    remaining: Option<u64>,
-    retry_at: u64,
-    reset_at: u64,
-    charged_at: u64,
 }
 
 impl Chapter {
@@ -42,18 +26,16 @@ impl Chapter {
         let named = algorithms.into_iter().enumerate();
         let policies = named.map(|(at, algorithm)| (format!("{prefix}-{number}-{at}"), random.limit(algorithm)));
         let policies = policies.collect();
-        // Room to step back, and beyond the longest refill.
-        let now = EARLIEST + random.between(0, 800_000_000_000_000);
-        Self { policies, now, over: false, backward, flaps_to: None, known: HashMap::new() }
+        Self { policies, time: Time::new(random, backward), known: HashMap::new() }
     }
 
     pub(super) fn now(&self) -> Timestamp {
-        Timestamp::from_micros(self.now)
+        Timestamp::from_micros(self.time.now())
     }
 
     /// Whether the clock has run out of time.
     pub(super) fn is_over(&self) -> bool {
-        self.over
+        self.time.is_over()
     }
 
     pub(super) fn limits(&self) -> Vec<String> {
@@ -81,7 +63,8 @@ impl Chapter {
         let policy = random.pick(&[0, 0, 0, 0, 1, 2, 3]);
         let subject = format!("s{}", random.between(0, SUBJECTS as u64 - 1));
         let ask = self.ask(random, policy, &subject);
-        self.move_clock(random, &ask);
+        let known = self.known(&ask);
+        self.time.step(random, &ask.limit, known);
         match random.between(0, 99) {
             0..=49 => call(Verb::Check, vec![ask]),
             50..=69 => {
@@ -124,12 +107,9 @@ impl Chapter {
         }
         for (ask, status) in call.asks.iter().zip(statuses).filter(|(ask, _)| ask.limit.amount() > 0) {
             let known = self.known.entry((ask.policy.clone(), ask.subject.clone())).or_default();
-            known.remaining = Some(status.remaining());
-            known.retry_at = self.now + micros(status.retry_after().unwrap_or_default());
-            known.reset_at = self.now + micros(status.reset_after());
-            if status.units() > 0 {
-                known.charged_at = self.now;
-            }
+            let [retry_after, reset_after] =
+                [status.retry_after().unwrap_or_default(), status.reset_after()].map(micros);
+            known.learn(self.time.now(), status.remaining(), retry_after, reset_after, status.units() > 0);
         }
     }
 
@@ -141,52 +121,15 @@ impl Chapter {
         Ask { policy, subject: subject.to_owned(), limit, cost, mode, excess, cut: false, charged_at: None }
     }
 
+    fn known(&self, ask: &Ask) -> Known {
+        self.known.get(&(ask.policy.clone(), ask.subject.clone())).copied().unwrap_or_default()
+    }
+
     fn refund(&self, random: &mut Random, ask: Ask) -> Call {
-        let known = self.known.get(&(ask.policy.clone(), ask.subject.clone())).copied().unwrap_or_default();
-        let charged_at = match random.between(0, 3) {
-            0 => None,
-            1 => Some(self.now - random.spread(1, 3 * micros(ask.limit.window())).min(self.now)),
-            _ => Some(known.charged_at),
-        };
+        let charged_at = self.known(&ask).charged_at(random, self.time.now(), &ask.limit);
         let units = random.spread(1, (2 * ask.limit.capacity()).min(Limit::MAX_AMOUNT));
         let cost = if random.chance(50) { ask.cost } else { Cost::new(units).expect("in range") };
         call(Verb::Refund, vec![Ask { cost, charged_at: charged_at.map(Timestamp::from_micros), ..ask }])
-    }
-
-    fn move_clock(&mut self, random: &mut Random, ask: &Ask) {
-        if let Some(back_to) = self.flaps_to.take() {
-            self.now = back_to;
-            return;
-        }
-        let known = self.known.get(&(ask.policy.clone(), ask.subject.clone())).copied().unwrap_or_default();
-        let window = micros(ask.limit.window());
-        // One microsecond before, at, or after an interesting instant.
-        let edge = |random: &mut Random, at: u64| at + random.between(0, 2) - 1;
-        let to = match random.between(0, 99) {
-            0..=24 => self.now,
-            25..=49 => self.now + random.spread(1, 3 * window),
-            50..=69 if known.retry_at > self.now => edge(random, known.retry_at),
-            70..=77 if known.reset_at > self.now => edge(random, known.reset_at),
-            78..=85 => edge(random, self.now - self.now % window + window),
-            86..=89 => self.now + micros(ask.limit.tick()),
-            90..=95 if self.backward => self.step_back(random, ask),
-            _ => self.now + random.between(0, 10),
-        };
-        let to = if self.backward { to } else { to.max(self.now) };
-        self.over = to > LATEST;
-        self.now = to.min(LATEST);
-    }
-
-    /// Back by up to three full refills; often to return at once.
-    fn step_back(&mut self, random: &mut Random, ask: &Ask) -> u64 {
-        let full = micros(ask.limit.full_after());
-        let by = match random.between(0, 3) {
-            0 => full + random.between(0, 2) - 1,
-            _ => random.spread(1, 3 * full),
-        };
-        let to = self.now.saturating_sub(by).max(EARLIEST / 2);
-        self.flaps_to = random.chance(50).then_some(self.now);
-        to
     }
 }
 
@@ -196,8 +139,4 @@ fn call(verb: Verb, asks: Vec<Ask>) -> Call {
 
 fn zero(limit: &Limit) -> Limit {
     Limit::builder(0, limit.window()).algorithm(limit.algorithm()).build().expect("zero works with any window")
-}
-
-pub(crate) fn micros(duration: Duration) -> u64 {
-    u64::try_from(duration.as_micros()).expect("a century at most")
 }

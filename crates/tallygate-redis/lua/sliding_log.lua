@@ -9,17 +9,17 @@
 -- bounded number of members.
 local cost, amount, window = struct.unpack('<ddd', packed)
 
--- The log as of now, converted to the limit: when its newest call was and the running sum after it; how many calls no
+-- The log as of now, converted to the limit: when its newest call was and the running sums before and after it; how many calls no
 -- longer count; the oldest that does, when it was, and the running sums before and after it.
-local newest_at, newest_sum, expired, first_at, first_before, first_sum = nil, 0, 0, nil, 0, 0
+local newest_at, newest_before, newest_sum, expired, first_at, first_before, first_sum = nil, 0, 0, 0, nil, 0, 0
 local oldest = redis.call('ZRANGE', key, '0', '1')
 if oldest[1] then
   local newest = oldest[2] and redis.call('ZRANGE', key, '-1', '-1')[1] or oldest[1]
   if #oldest[1] ~= 24 or #newest ~= 24 then return '!' .. string.sub(newest, -1) end
-  local before, units, old_window, version
-  newest_at, before, units, old_window, version = struct.unpack('>I7I7I4I5B', newest)
+  local units, old_window, version
+  newest_at, newest_before, units, old_window, version = struct.unpack('>I7I7I4I5B', newest)
   if version ~= 1 then return '!' .. string.sub(newest, -1) end
-  newest_sum, old_window = (before + units) % 1000000000000000, old_window * 1000
+  newest_sum, old_window = (newest_before + units) % 1000000000000000, old_window * 1000
   local held = now
   if held < newest_at then held = newest_at end
   -- Usually one of the two oldest is the first that counts.
@@ -39,7 +39,7 @@ if oldest[1] then
   if window ~= old_window or newest_at > now + window then
     local total = (newest_sum - first_before) % 1000000000000000
     if total > amount then total = amount end
-    newest_at, newest_sum, expired, first_at, first_before, first_sum = now, total, 0, now, 0, total
+    newest_at, newest_before, newest_sum, expired, first_at, first_before, first_sum = now, 0, total, 0, now, 0, total
     if total == 0 then newest_at = nil end
     changed = true
   end
@@ -63,10 +63,10 @@ if verb == 'refund' then
   -- longest, so a refund never exceeds a bound. It scans at most 1000 calls.
   local held = now
   if newest_at and newest_at > now then held = newest_at end
-  local newest, newest_before, newest_units
+  local newest, newest_units
   if total > 0 and newest_at == charged_at then
     newest = redis.call('ZRANGE', key, '-1', '-1')[1]
-    newest_before, newest_units = select(2, struct.unpack('>I7I7I4', newest))
+    newest_units = select(3, struct.unpack('>I7I7I4', newest))
   end
   if newest and newest_units >= cost then
     if newest_units > cost then
@@ -115,8 +115,8 @@ else
   elseif verb == 'check' then
     local at = now
     if newest_at and newest_at > now then at = newest_at end
-    -- Calls at one instant are ordered by their sums, so the one whose sum wraps around must come later.
-    if newest_sum + cost >= 1000000000000000 and newest_at == at then at = at + 1 end
+    -- Calls at one instant are ordered by the sums before them, so the first after a wrap around must come later.
+    if newest_sum < newest_before and newest_at == at then at = at + 1 end
     local member = struct.pack('>I7I7I4I5B', at, newest_sum, cost, window / 1000, 1)
     redis.call('ZADD', key, string.format('%.0f', at), member)
     -- Twice the window, set by the first call of each window: long enough for all later ones.

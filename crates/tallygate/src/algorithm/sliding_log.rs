@@ -102,14 +102,13 @@ impl State for SlidingLog {
 
     fn charge(&mut self, limit: &Limit, now: u64, cost: u64) {
         let mut held = self.held(now);
-        let before = self.newest().map_or(0, |newest| newest.sum);
-        let mut sum = before + cost;
-        if sum >= CYCLE {
-            // In the sorted set, calls at one instant are ordered by their sums, so the one whose sum wraps around must
+        let (newest_before, before) = self.newest().map_or((0, 0), |newest| (newest.before, newest.sum));
+        if before < newest_before {
+            // In the sorted set, calls at one instant are ordered by the sums before them, so the first after a wrap around must
             // come later.
             held += u64::from(self.newest().is_some_and(|newest| newest.at == held));
-            sum -= CYCLE;
         }
+        let sum = (before + cost) % CYCLE;
         self.calls.push_back(Call { at: held, before, sum });
         self.calls.drain(..self.expired(limit.numbers(), held).min(TRIM));
     }

@@ -2,6 +2,7 @@
 
 mod acl;
 mod address;
+mod layout;
 mod state;
 
 use std::time::Duration;

@@ -93,10 +93,10 @@ fn read(bytes: &[u8], depth: usize) -> Result<Read, InvalidReply> {
             Some(count) => {
                 let mut elements = Vec::new();
                 for place in 0..count {
-                    // Each of those that follow has at least four bytes: `:0\r\n`.
-                    let others = 4 * (count - place - 1);
+                    // Each of those that follow has at least three bytes: `+\r\n`.
+                    let others = 3 * (count - place - 1);
                     if end == bytes.len() {
-                        return Ok(Err(4 + others));
+                        return Ok(Err(3 + others));
                     }
                     match read(&bytes[end..], depth + 1)? {
                         Ok((element, length)) => {
@@ -167,7 +167,20 @@ mod tests {
         let mut replies = Replies::default();
         replies.push(b"*1000\r\n");
         assert_eq!(replies.next(), Ok(None));
-        assert!(replies.needs >= 4000, "{}", replies.needs);
+        assert!(replies.needs >= 3000, "{}", replies.needs);
+    }
+
+    /// The shortest element was taken to have four bytes, so the reply was found only when more arrived.
+    #[test]
+    fn an_array_that_ends_in_an_empty_text_is_complete() {
+        for array in ["*1\r\n+\r\n", "*2\r\n:0\r\n+\r\n", "*3\r\n+\r\n+\r\n+\r\n"] {
+            let mut replies = Replies::default();
+            for byte in array.as_bytes() {
+                assert_eq!(replies.next(), Ok(None), "{array:?}");
+                replies.push(&[*byte]);
+            }
+            assert!(matches!(replies.next(), Ok(Some(Value::Array(_)))), "{array:?}");
+        }
     }
 
     #[test]

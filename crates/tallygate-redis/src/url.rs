@@ -95,7 +95,8 @@ impl FromStr for StoreUrl {
 
         let (authority, tail) = rest.split_at(rest.find(['/', '?', '#']).unwrap_or(rest.len()));
         // Checked first, so that no other message can repeat a part of a password.
-        if tail.contains('@') && !matches!(form, Form::Unix) {
+        // The path of a socket may have an `@`, if nothing is before it that could be a user.
+        if tail.contains('@') && !(matches!(form, Form::Unix) && authority.is_empty()) {
             return Err(UrlError::UnescapedPassword);
         }
         if let Some(at) = tail.find('#') {

@@ -96,6 +96,16 @@ fn no_error_contains_a_password() {
     }
 }
 
+/// The path of a socket may have an `@`, so the check for an unescaped password was left out for all socket URLs.
+#[test]
+fn no_error_about_a_socket_contains_a_password() {
+    for written in ["unix://u:hun#ter2@/r.sock", "unix://u:hun?ter2@/r.sock", "unix://u:hun/ter2@/r.sock"] {
+        assert_eq!(written.parse::<StoreUrl>(), Err(UrlError::UnescapedPassword), "{written}");
+    }
+    let read: StoreUrl = "unix:///run/r@2.sock".parse().unwrap();
+    assert_eq!(read.to_string(), "redis+unix:///run/r@2.sock");
+}
+
 #[test]
 fn an_address_without_a_host_is_that_of_the_server_that_named_it() {
     let seed = Address::Tcp { host: "seed".into(), port: 1 };

@@ -11,7 +11,8 @@ local start, used = now, 0
 if value then
   if #value ~= 25 then return '!' .. string.sub(value, 1, 1) end
   local version, old_start, old_used, old_window = struct.unpack('<Bddd', value)
-  if version ~= 1 or not (old_start >= 0 and old_start < 2 ^ 53 and old_used >= 0 and old_window >= 1) then
+  if version ~= 1 or not (old_start >= 0 and old_start < 2 ^ 53 and old_used >= 0 and old_window >= 1
+    and old_start % 1 == 0 and old_used % 1 == 0 and old_window % 1 == 0) then
     return '!' .. string.sub(value, 1, 1)
   end
   local held = now

@@ -13,7 +13,9 @@ if value then
   if #value ~= 41 then return '!' .. string.sub(value, 1, 1) end
   local version, old_start, old_previous, old_current, old_window, old_tick = struct.unpack('<Bddddd', value)
   if version ~= 1 or not (old_start >= 0 and old_start < 2 ^ 53 and old_previous >= 0
-    and old_current >= 0 and old_window >= 1 and old_tick >= 1) then
+    and old_current >= 0 and old_window >= 1 and old_tick >= 1 and old_start % 1 == 0 and old_previous % 1 == 0
+    and old_current % 1 == 0 and old_tick % 1 == 0 and old_window % old_tick == 0
+    and (old_previous + old_current) * (old_window / old_tick) < 2 ^ 53) then
     return '!' .. string.sub(value, 1, 1)
   end
   local held = now

@@ -18,7 +18,7 @@ if oldest[1] then
   if #oldest[1] ~= 24 or #newest ~= 24 then return '!' .. string.sub(newest, -1) end
   local units, old_window, version
   newest_at, newest_before, units, old_window, version = struct.unpack('>I7I7I4I5B', newest)
-  if version ~= 1 then return '!' .. string.sub(newest, -1) end
+  if version ~= 1 or newest_before >= 1000000000000000 then return '!' .. string.sub(newest, -1) end
   newest_sum, old_window = (newest_before + units) % 1000000000000000, old_window * 1000
   local held = now
   if held < newest_at then held = newest_at end
@@ -26,6 +26,7 @@ if oldest[1] then
   local first = oldest[1]
   if struct.unpack('>I7', first) + old_window <= held then
     expired, first = 1, oldest[2]
+    if first and #first ~= 24 then return '!' .. string.sub(newest, -1) end
     if not first or struct.unpack('>I7', first) + old_window <= held then
       expired = redis.call('ZCOUNT', key, '-inf', string.format('%.0f', held - old_window))
       first = redis.call('ZRANGE', key, expired, expired)[1]
@@ -33,6 +34,7 @@ if oldest[1] then
   end
   first_before, first_sum = newest_sum, newest_sum
   if first then
+    if #first ~= 24 then return '!' .. string.sub(newest, -1) end
     first_at, first_before, units = struct.unpack('>I7I7I4', first)
     first_sum = (first_before + units) % 1000000000000000
   end
@@ -79,6 +81,7 @@ if verb == 'refund' then
     local walked = redis.call('ZRANGE', key, expired, expired + 999)
     local gone, left_from = 0, (first_before + cost) % 1000000000000000
     for i = 1, #walked do
+      if #walked[i] ~= 24 then return '!' .. string.sub(walked[i], -1) end
       local at, before, units = struct.unpack('>I7I7I4', walked[i])
       given = (before + units - first_before) % 1000000000000000
       if given > cost then
@@ -106,10 +109,14 @@ else
       local low, high = expired, redis.call('ZCARD', key) - 1
       while low < high do
         local middle = math.floor((low + high) / 2)
-        local before = select(2, struct.unpack('>I7I7', redis.call('ZRANGE', key, middle + 1, middle + 1)[1]))
+        local member = redis.call('ZRANGE', key, middle + 1, middle + 1)[1]
+        if #member ~= 24 then return '!' .. string.sub(member, -1) end
+        local before = select(2, struct.unpack('>I7I7', member))
         if (before - first_before) % 1000000000000000 >= needed then high = middle else low = middle + 1 end
       end
-      first_at = struct.unpack('>I7', redis.call('ZRANGE', key, low, low)[1])
+      local member = redis.call('ZRANGE', key, low, low)[1]
+      if #member ~= 24 then return '!' .. string.sub(member, -1) end
+      first_at = struct.unpack('>I7', member)
     end
     retry_after = first_at + window - now
   elseif verb == 'check' then

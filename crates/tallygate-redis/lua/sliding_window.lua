@@ -14,8 +14,8 @@ local held, cells, spent, total = (now - now % slot) / slot, {}, 0, 0
 if value then
   if #value < 18 then return '!' .. string.sub(value, 1, 1) end
   local version, old_window, old_slots, newest = struct.unpack('<BdBd', value)
-  if version ~= 1 or (#value - 18) % 5 ~= 0
-    or not (old_window >= 1 and old_slots >= 1 and newest >= 0 and newest < 2 ^ 53) then
+  if version ~= 1 or (#value - 18) % 5 ~= 0 or #value > 23 + 5 * old_slots
+    or not (old_window >= 1 and old_slots >= 1 and newest >= 0 and newest < 2 ^ 53 and newest % 1 == 0) then
     return '!' .. string.sub(value, 1, 1)
   end
   local old_slot = old_window / old_slots
@@ -24,8 +24,12 @@ if value then
   local count = (#value - 18) / 5
   cells = { struct.unpack('<' .. string.rep('BI', count), value, 19) }
   cells[2 * count + 1] = nil
+  local last = 256
   for i = 1, 2 * count, 2 do
-    local age = (newest - cells[i]) % 256 + old_held - newest
+    local behind = (newest - cells[i]) % 256
+    if behind >= last then return '!' .. string.sub(value, 1, 1) end
+    last = behind
+    local age = behind + old_held - newest
     cells[i] = age
     if age > old_slots then spent = spent + 1 else total = total + cells[i + 1] end
   end

@@ -12,7 +12,8 @@ if value then
   if #value ~= 41 then return '!' .. string.sub(value, 1, 1) end
   local version, old_at, old_used, old_tick, old_refill, old_unit = struct.unpack('<Bddddd', value)
   if version ~= 1
-    or not (old_at >= 0 and old_at < 2 ^ 53 and old_used >= 0 and old_tick >= 1 and old_refill >= 1 and old_unit >= 1) then
+    or not (old_at >= 0 and old_at < 2 ^ 53 and old_used >= 0 and old_used < 2 ^ 53 and old_tick >= 1 and old_refill >= 1 and old_unit >= 1
+      and old_at % old_tick == 0 and old_tick % 1 == 0 and old_used % 1 == 0 and old_refill % 1 == 0 and old_unit % 1 == 0) then
     return '!' .. string.sub(value, 1, 1)
   end
   -- The last tick at or before now, unless the state is already later.

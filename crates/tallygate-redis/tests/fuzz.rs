@@ -1,0 +1,3 @@
+//! States that were replaced by others.
+
+mod states;

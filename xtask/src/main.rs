@@ -34,7 +34,7 @@ usage: cargo xtask <verb>
   twins --steps N [--algorithm A]       compare memory and Lua over N random steps
   simulate                              the Redis client against simulated servers: every reply, cut and departure
   torture --faults N [--seed S] ...     random faults on real servers; --mutants breaks the product, and must be found
-  fuzz [seconds]                        fuzz the reading of forwarded addresses
+  fuzz [target ...] [--seconds N] ...   fuzz every parser, or the named ones; --replay FILE, --merge
   bench embedded|middleware|redis ...   measure, side by side with peers";
 
 fn main() -> ExitCode {

@@ -7,6 +7,7 @@ mod envoy_walk; // the walk down the tree against a model, over random trees
 mod examples; // the files in `examples/policies`
 mod findings; // every mistake is reported with its place and a remedy
 mod folders; // files and folders on disk
+mod fuzz; // inputs that a fuzzer found
 mod limitador; // the examples that limitador documents
 mod own; // our own format
 mod scene; // a set of policies on a clock that stands still

@@ -3,4 +3,5 @@
 
 mod address; // only a trusted proxy can name the caller
 mod decision; // the decision as JSON
+mod fuzz; // inputs that a fuzzer found
 mod headers; // headers parse, agree with each other, and never promise too early

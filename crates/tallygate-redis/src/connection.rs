@@ -25,7 +25,11 @@ mod topology;
 
 pub(crate) use client::{Client, Settings};
 pub(crate) use cluster::SLOTS;
+#[cfg(any(test, fuzzing))]
+pub(crate) use cluster::slot_ranges;
 pub(crate) use conn::Request;
 pub(crate) use deadline::Deadline;
 pub(crate) use failure::{Failure, Refusal};
 pub(crate) use node::Node;
+#[cfg(any(test, fuzzing))]
+pub(crate) use resp::Replies;

@@ -53,6 +53,9 @@ mod url;
 mod audit;
 mod doctor;
 
+#[cfg(any(test, fuzzing))]
+pub mod fuzzing;
+
 pub use any_store::AnyStore;
 pub use audit::{Audit, AuditReport, LargeKey, ServerReport, Sweep, Usage};
 pub use builder::{ConnectError, RedisStoreBuilder};

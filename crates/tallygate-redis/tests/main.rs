@@ -8,9 +8,9 @@ mod conformance; // the properties that every store has
 mod counters; // counters answer as those in memory
 mod doctor; // what is found on real servers, healthy and not
 mod expiry; // keys live as long as their state counts
+mod fuzz; // inputs that a fuzzer found, and states that were replaced
 mod instances; // how many processes share a store
 mod logs; // what is special about a sliding log
-mod fuzz; // inputs that a fuzzer found, and states that were replaced
 mod refusals; // errors with their remedy: permissions, addresses, foreign keys
 mod regressions; // bugs that were found
 mod slots; // a cluster: slots that move, calls over several slots

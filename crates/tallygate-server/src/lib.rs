@@ -46,6 +46,9 @@ pub mod listen {
 
 pub mod proto;
 
+#[cfg(any(test, fuzzing))]
+pub mod fuzzing;
+
 pub use histogram::Histogram;
 pub use run::{Event, Listeners, RunError, run};
 pub use settings::Settings;

@@ -9,6 +9,7 @@ pub mod cancellation;
 mod clock_shim;
 pub mod cluster;
 pub mod conformance;
+pub mod corpus;
 pub mod daemon;
 mod faulty_store;
 pub mod find;

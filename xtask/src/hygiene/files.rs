@@ -7,8 +7,8 @@ use anyhow::{Context, Result};
 
 use crate::run;
 
-/// Built, fetched, or git's own.
-const SKIPPED: [&str; 2] = ["target", ".git"];
+/// Built, fetched, git's own, or what a fuzzer wrote.
+const SKIPPED: [&str; 3] = ["target", ".git", "corpus"];
 
 /// A file, by its path from the root, with forward slashes.
 #[derive(Debug)]

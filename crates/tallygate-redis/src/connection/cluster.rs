@@ -240,28 +240,30 @@ impl Shared {
         candidates
     }
 
-    /// `[[first, last, [host, port, …], replica…]…]`.
     fn parse_map(&self, reply: &Value, from: &Address) -> Result<SlotMap, Failure> {
         let mut map = SlotMap::empty();
-        for range in array(reply) {
-            let [Value::Int(first), Value::Int(last), master, ..] = array(range) else { continue };
-            let [host, Value::Int(port), ..] = array(master) else { continue };
-            let (Ok(first), Ok(last), Ok(port)) =
-                (usize::try_from(*first), usize::try_from(*last), u16::try_from(*port))
-            else {
-                continue;
-            };
-            let host = match host {
-                Value::BulkString(host) => String::from_utf8_lossy(host),
-                _ => "".into(),
-            };
-            map.assign(first, last, &self.node(&Address::beside(&host, port, from)));
+        for (first, last, address) in slot_ranges(reply, from) {
+            map.assign(first, last, &self.node(&address));
         }
         if map.masters.is_empty() {
             return Err(Failure::NotSent(NotSent::NoSlots));
         }
         Ok(map)
     }
+}
+
+/// The slots of each master, from `[[first, last, [host, port, …], replica…]…]`. What does not look like that is left out.
+pub(crate) fn slot_ranges(reply: &Value, from: &Address) -> impl Iterator<Item = (usize, usize, Address)> {
+    array(reply).iter().filter_map(|range| {
+        let [Value::Int(first), Value::Int(last), master, ..] = array(range) else { return None };
+        let [host, Value::Int(port), ..] = array(master) else { return None };
+        let host = match host {
+            Value::BulkString(host) => String::from_utf8_lossy(host),
+            _ => "".into(),
+        };
+        let address = Address::beside(&host, u16::try_from(*port).ok()?, from);
+        Some((usize::try_from(*first).ok()?, usize::try_from(*last).ok()?, address))
+    })
 }
 
 fn array(value: &Value) -> &[Value] {

@@ -60,6 +60,14 @@ pub(crate) fn router(app: Arc<App>, settings: &ListenSettings) -> axum::Router {
         .into_axum_router()
 }
 
+/// The rate limit service alone.
+#[cfg(any(test, fuzzing))]
+pub(crate) fn service(
+    app: Arc<App>,
+) -> impl tower::Service<http::Request<Body>, Response = Response<Body>, Error = std::convert::Infallible> {
+    RateLimits { app }
+}
+
 /// Answers a request of Envoy's protocol, from gRPC or JSON, with its metadata. An error is always caused by the configuration of
 /// the proxy; what a client can cause is OVER_LIMIT, because proxies let requests pass on errors.
 pub(super) async fn should_rate_limit(

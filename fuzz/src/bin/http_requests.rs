@@ -1,0 +1,4 @@
+//! Requests to the HTTP listener: JSON, counters, forward-auth.
+#![no_main]
+
+tallygate_fuzz::target!(tallygate_server::fuzzing::http_requests);

@@ -1,0 +1,7 @@
+//! Descriptors under the rules of policies.
+#![no_main]
+
+#[path = "../../../crates/tallygate/tests/fuzz/matching.rs"]
+mod matching;
+
+tallygate_fuzz::target!(matching::run);

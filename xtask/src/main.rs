@@ -2,6 +2,7 @@
 
 mod bench;
 mod ci;
+mod drill;
 mod fuzz;
 mod hygiene;
 mod lines;
@@ -34,8 +35,10 @@ usage: cargo xtask <verb>
   twins --steps N [--algorithm A]       compare memory and Lua over N random steps
   simulate                              the Redis client against simulated servers: every reply, cut and departure
   torture --faults N [--seed S] ...     random faults on real servers; --mutants breaks the product, and must be found
+  drill [NAME] [--seconds N]            named faults under full load: hang, flood, sentinel, cluster, shard, policies
   fuzz [target ...] [--seconds N] ...   fuzz every parser, or the named ones; --replay FILE, --merge
-  bench embedded|middleware|redis ...   measure, side by side with peers";
+  bench embedded|middleware|redis|hot-key ...
+                                        measure, side by side with peers";
 
 fn main() -> ExitCode {
     let args: Vec<String> = env::args().skip(1).collect();
@@ -54,6 +57,7 @@ fn main() -> ExitCode {
         "package" => package::run(),
         "proto" => proto::run(rest),
         "simulate" => simulate::run(rest),
+        "drill" => drill::run(rest),
         "torture" => torture::run(rest),
         "twins" => twins::run(rest),
         "fuzz" => fuzz::run(rest),

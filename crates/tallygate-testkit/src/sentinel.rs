@@ -1,4 +1,4 @@
-//! A master, a replica and three sentinels that monitor them.
+//! A master, its replicas and three sentinels that monitor them.
 
 use std::time::Duration;
 
@@ -12,28 +12,38 @@ pub const NAME: &str = "tallygate";
 /// Quorum 2, down after 1 s.
 #[derive(Debug)]
 pub struct Sentinel {
-    /// Either may be the master.
-    servers: [Server; 2],
+    /// Any of them may be the master.
+    servers: Vec<Server>,
     sentinels: Vec<Server>,
 }
 
 impl Sentinel {
-    /// Starts all five, and waits until the sentinels know each other and the replica.
+    /// Starts a master, a replica and the sentinels, and waits until the sentinels know each other and the replica.
     ///
     /// # Panics
     /// When they do not come up.
     #[must_use]
     pub fn start(flavour: Flavour) -> Self {
+        Self::with_replicas(flavour, 1)
+    }
+
+    /// The same with more replicas.
+    ///
+    /// # Panics
+    /// When they do not come up.
+    #[must_use]
+    pub fn with_replicas(flavour: Flavour, replicas: usize) -> Self {
         let master = Server::of(flavour).start();
-        let replica = Server::of(flavour).replica_of(&master).start();
+        let mut servers: Vec<_> = (0..replicas).map(|_| Server::of(flavour).replica_of(&master).start()).collect();
         let sentinels: Vec<_> = (0..3).map(|_| Server::of(flavour).sentinel_of(master.port()).start()).collect();
         for sentinel in &sentinels {
             until("the sentinels to find each other", PATIENCE, || {
                 let known = |what: &str| Some(sentinel.command(&["SENTINEL", what, NAME]).items().len());
-                (known("SENTINELS")? == 2 && known("REPLICAS")? == 1).then_some(())
+                (known("SENTINELS")? == 2 && known("REPLICAS")? == replicas).then_some(())
             });
         }
-        Self { servers: [master, replica], sentinels }
+        servers.insert(0, master);
+        Self { servers, sentinels }
     }
 
     /// `redis+sentinel://host:port,host:port,host:port/tallygate`
@@ -43,7 +53,7 @@ impl Sentinel {
         format!("redis+sentinel://{}/{NAME}", addrs.join(","))
     }
 
-    /// The two servers, in the order of their start.
+    /// The servers: the first master, then its replicas.
     #[must_use]
     pub fn servers(&self) -> &[Server] {
         &self.servers

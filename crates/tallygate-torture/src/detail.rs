@@ -18,8 +18,8 @@ pub struct Detail {
     pub by_source: BTreeMap<String, u64>,
     /// The latency of those: half of them, 99 of 100, all.
     pub latency: [u64; 3],
-    /// The longest time that a state which was used got no answer of the store.
-    pub outage: u64,
+    /// For each state that was used, the longest time that it got no answer of the store.
+    pub outages: BTreeMap<usize, u64>,
     /// From the repair to the first answer of the store to a later call; `None` if the next fault came first.
     pub recovery: Option<u64>,
 }
@@ -60,7 +60,7 @@ fn detail(log: &Log, injected: &Injected, next: u64) -> Detail {
         took: injected.to - injected.from,
         by_source,
         latency,
-        outage: asked.into_values().map(longest_outage).max().unwrap_or(0),
+        outages: asked.into_iter().map(|(key, answers)| (key, longest_outage(answers))).collect(),
         recovery,
     }
 }
@@ -93,7 +93,7 @@ impl fmt::Display for Detail {
             tenths(half),
             tenths(most),
             tenths(all),
-            self.outage / 1000,
+            self.outages.values().max().unwrap_or(&0) / 1000,
             self.recovery.map_or("later".to_owned(), |micros| format!("after {} ms", tenths(micros / 100)))
         )
     }

@@ -10,6 +10,7 @@
 pub mod caller;
 pub mod checker;
 pub mod detail;
+pub mod drill;
 pub mod fault;
 pub mod grpc;
 pub mod history;

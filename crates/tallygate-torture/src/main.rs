@@ -9,10 +9,11 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use tallygate_torture::minimise::minimise;
-use tallygate_torture::{Report, Schedule, WorldKind, round, world};
+use tallygate_torture::{Report, Schedule, WorldKind, drill, round, world};
 
 const HELP: &str = "\
 usage: torture [options]
+       torture drill [NAME] [--seconds N]
 
   --faults N       stop once N faults were injected (default 100)
   --seed S         the seed of the first round; each round takes the next (default 1)
@@ -47,7 +48,11 @@ fn main() -> ExitCode {
         println!("{HELP}");
         return ExitCode::SUCCESS;
     }
-    let options = match options(std::env::args().skip(1)) {
+    let mut words = std::env::args().skip(1).peekable();
+    if words.next_if(|word| word == "drill").is_some() {
+        return drills(words);
+    }
+    let options = match options(words) {
         Ok(options) => options,
         Err(problem) => {
             eprintln!("{problem}\n\n{HELP}");
@@ -64,6 +69,34 @@ fn main() -> ExitCode {
     print!("{report}");
     println!("next            --seed {next}");
     if report.violations.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// All drills, or the one that is named. Fails if a bound was broken.
+fn drills(mut words: impl Iterator<Item = String>) -> ExitCode {
+    let (mut names, mut seconds) = (Vec::new(), None);
+    while let Some(word) = words.next() {
+        let known = drill::ALL.iter().any(|drill| drill.name == word);
+        let number =
+            if word == "--seconds" { words.next().and_then(|number| number.parse::<u64>().ok()) } else { None };
+        match number {
+            Some(number) if (1..=600).contains(&number) => seconds = Some(number),
+            None if known => names.push(word),
+            _ => {
+                eprintln!("usage: drill [NAME] [--seconds N], with N from 1 to 600, and these names:\n");
+                drill::ALL.iter().for_each(|drill| eprintln!("  {:<10} {}", drill.name, drill.about));
+                return ExitCode::from(2);
+            }
+        }
+    }
+    let mut held = true;
+    for drill in drill::ALL.iter().filter(|drill| names.is_empty() || names.iter().any(|name| name == drill.name)) {
+        eprintln!("drill {}: {} …", drill.name, drill.about);
+        let start = Instant::now();
+        let sheet = drill.run(seconds);
+        println!("drill {}: {}, {} s\n\n{sheet}", drill.name, drill.about, start.elapsed().as_secs());
+        held &= sheet.held();
+    }
+    if held { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 fn options(mut words: impl Iterator<Item = String>) -> Result<Options, String> {

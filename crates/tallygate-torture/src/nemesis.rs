@@ -80,7 +80,8 @@ async fn run(scene: &Arc<Scene>, fault: Fault, stores: &[RedisStore], random: &m
             daemon.cont();
         }
         Fault::Flood { connections, millis } => {
-            siege::flood(scene, connections, Duration::from_millis(millis), random).await;
+            let on_error = random.pick(&["allow", "allow", "local", "deny"]);
+            siege::flood(scene, connections, Duration::from_millis(millis), on_error, random.number()).await;
         }
         Fault::SlowBodies { connections } => siege::slow_bodies(scene, connections).await,
         Fault::ManyChecks { count } => siege::many_checks(scene, count).await,
@@ -217,7 +218,7 @@ fn sentinel(scene: &Scene, fault: Fault, from: u64) {
         }
         other => unreachable!("{other}"),
     }
-    until("one master and its replica", PATIENCE, || {
+    until("one master and its replicas", PATIENCE, || {
         // Asked each time: the Sentinels may change their minds once more.
         let master = sentinel.master().port();
         let follows = |server: &Server| {

@@ -17,7 +17,7 @@ use tokio::time::{sleep, timeout};
 use crate::caller::{self, Leaving, Plan, Scene, Way};
 use crate::checker::{self, Checked, Facts};
 use crate::detail::{self, Detail};
-use crate::history::{Part, Peeked, Recorder, Violation};
+use crate::history::{Log, Part, Peeked, Recorder, Violation};
 use crate::nemesis;
 use crate::schedule::Schedule;
 use crate::world::World;
@@ -43,6 +43,8 @@ pub struct Outcome {
     pub details: Vec<Detail>,
     /// How long it took.
     pub took: Duration,
+    /// Everything that was recorded.
+    pub log: Log,
 }
 
 /// Runs a schedule. A round that cannot go on, because a process does not come up or does not recover, is a violation.
@@ -68,7 +70,7 @@ fn run_unguarded(schedule: &Schedule) -> Outcome {
 async fn run_in(schedule: &Schedule) -> Outcome {
     let world = tokio::task::block_in_place(|| World::start(schedule));
     let mut stores = Vec::new();
-    if !schedule.world.is_served() {
+    if !schedule.served {
         for _ in 0..schedule.load.clients {
             let builder = RedisStore::builder(&world.url()).deadline(schedule.load.deadline);
             stores.push(builder.connect().await.expect("the store accepts"));
@@ -93,8 +95,7 @@ async fn run_in(schedule: &Schedule) -> Outcome {
     for step in &schedule.steps {
         nemesis::inject(&scene, step, &stores, &mut random).await;
     }
-    // The load alone is a round too.
-    sleep(Duration::from_millis(if schedule.steps.is_empty() { 2000 } else { 200 })).await;
+    sleep(Duration::from_millis(schedule.tail)).await;
     scene.over.store(true, Ordering::Relaxed);
     if timeout(Duration::from_secs(30), callers.join_all()).await.is_err() {
         scene.recorder.violation(Violation::new("a call ends", "a caller still waited 30 s after the last fault"));
@@ -184,6 +185,7 @@ fn finish(scene: &Scene, schedule: &Schedule, usage_before: Option<(u64, usize)>
     for injected in &log.injected {
         *outcome.faults.entry(injected.fault.kind()).or_default() += 1;
     }
+    outcome.log = log;
     outcome
 }
 

@@ -114,10 +114,18 @@ pub struct Schedule {
     pub persistence: Persistence,
     /// Whether `min-replicas-to-write` is 1, where there are replicas.
     pub min_replicas: bool,
+    /// Replicas of each master, where there are any.
+    pub replicas: usize,
+    /// Whether calls go through a server process.
+    pub served: bool,
+    /// Whether the fault proxy is in front of a single server.
+    pub proxied: bool,
     /// The calls.
     pub load: Load,
     /// The faults, one after the other.
     pub steps: Vec<Step>,
+    /// Milliseconds of load after the last fault.
+    pub tail: u64,
 }
 
 /// The last policy: one unit in an hour. Its only subject has taken it before the round begins.
@@ -137,7 +145,12 @@ impl Schedule {
             Step { number, quiet, fault, beside: fault.beside(&mut random, world) }
         });
         let steps = steps.collect();
-        Self { seed, world, flavour, persistence, min_replicas, load, steps }
+        // The load alone is a round too.
+        let tail = if faults == 0 { 2000 } else { 200 };
+        // A promoted master has one replica less. With none it would refuse every charge, until the old master is back.
+        let replicas = if min_replicas && world == WorldKind::Sentinel { 2 } else { 1 };
+        let served = world.is_served();
+        Self { seed, world, flavour, persistence, min_replicas, replicas, served, proxied: true, load, steps, tail }
     }
 
     /// Only the steps of these numbers, and at most so many callers.
@@ -145,6 +158,7 @@ impl Schedule {
     pub fn reduced(&self, keep: &[usize], callers: usize) -> Self {
         let mut reduced = self.clone();
         reduced.steps.retain(|step| keep.contains(&step.number));
+        reduced.tail = if reduced.steps.is_empty() { 2000 } else { self.tail };
         reduced.load.callers = callers.clamp(1, self.load.callers.max(1));
         reduced
     }

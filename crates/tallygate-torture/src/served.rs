@@ -7,6 +7,7 @@ use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::process::Command;
+use std::time::Duration;
 
 use tallygate_testkit::{Daemon, Port, Ready};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -38,15 +39,24 @@ impl Served {
     /// When it does not come up.
     #[must_use]
     pub fn start(store: &str, schedule: &Schedule) -> Self {
+        Self::with_policies(store, &policies(schedule), schedule.load.deadline)
+    }
+
+    /// The same with a policy file of its own.
+    ///
+    /// # Panics
+    /// When it does not come up.
+    #[must_use]
+    pub fn with_policies(store: &str, policies: &str, deadline: Duration) -> Self {
         let folder = tempfile::Builder::new().prefix("tallygate-torture-").tempdir().expect("a temp folder");
         let config = folder.path().join("policies.yaml");
-        fs::write(&config, policies(schedule)).expect("the folder is writable");
+        fs::write(&config, policies).expect("the folder is writable");
         let [http, grpc, admin] = [Port::reserve(), Port::reserve(), Port::reserve()];
         let local = |port: &Port| format!("127.0.0.1:{}", port.number());
         let mut command = Command::new(binary());
         command.arg("serve").arg("--config").arg(&config).args(["--store", store]);
         command.args(["--http", &local(&http), "--grpc", &local(&grpc), "--admin", &local(&admin)]);
-        let deadline = format!("{}ms", schedule.load.deadline.as_millis());
+        let deadline = format!("{}ms", deadline.as_millis());
         command.args(["--store-deadline", &deadline, "--log-format", "json"]);
         let daemon = Daemon::start(command, folder, &[Ready::Http(http.number(), "/readyz")]);
         Self { daemon, http, grpc, _admin: admin }
@@ -150,6 +160,16 @@ impl HttpClient {
     /// Those of the socket, and an answer that is not HTTP.
     pub async fn post(&mut self, path: &str, body: &str) -> io::Result<Response> {
         self.send(path, body).await?;
+        self.receive().await
+    }
+
+    /// Asks for a page.
+    ///
+    /// # Errors
+    /// Those of the socket, and an answer that is not HTTP.
+    pub async fn get(&mut self, path: &str) -> io::Result<Response> {
+        let request = format!("GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n");
+        self.stream.write_all(request.as_bytes()).await?;
         self.receive().await
     }
 

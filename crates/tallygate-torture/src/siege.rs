@@ -1,8 +1,8 @@
 //! Faults that callers cause: floods, hang-ups, slow bodies, calls of many checks, and calls of many policies to a store
 //! that is far away. Each says by itself what must hold meanwhile.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use serde_json::json;
@@ -72,37 +72,99 @@ async fn remaining(scene: &Scene, store: &RedisStore, key: usize) -> u64 {
     peek.expect("no fault is active").binding().remaining()
 }
 
+/// What a flood got.
+#[derive(Debug, Clone, Default)]
+pub struct Flooded {
+    /// Calls by the status of their answer.
+    pub by_status: BTreeMap<u16, u64>,
+    /// What they may have been admitted in all.
+    pub bound: u64,
+    /// How long each took, in microseconds, in order.
+    pub took: Vec<u64>,
+}
+
+impl Flooded {
+    /// Answers.
+    #[must_use]
+    pub fn answered(&self) -> u64 {
+        self.by_status.values().sum()
+    }
+
+    /// Those that let the caller pass.
+    #[must_use]
+    pub fn admitted(&self) -> u64 {
+        self.by_status.get(&200).copied().unwrap_or(0)
+    }
+}
+
 /// Many connections at once, for one subject of one limit, while the store is healthy: the limit still holds.
-pub async fn flood(scene: &Arc<Scene>, connections: u64, time: Duration, random: &mut Random) {
-    let on_error = random.pick(&["allow", "allow", "local", "deny"]);
-    let subject = format!("f{}", random.number());
-    let body = json!({"domain": "t", "descriptors": [{"flood": on_error, "f": subject}]}).to_string();
-    let (until, admitted, answered) = (Instant::now() + time, Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+pub async fn flood(scene: &Arc<Scene>, connections: u64, time: Duration, on_error: &str, number: u64) -> Flooded {
+    let body = json!({"domain": "t", "descriptors": [{"flood": on_error, "f": format!("f{number}")}]}).to_string();
+    // Its own share comes on top, where a server may answer with local states.
+    let bound = if on_error == "local" { 2 * FLOOD_LIMIT } else { FLOOD_LIMIT };
+    let flooded = Arc::new(Mutex::new(Flooded { bound, ..Flooded::default() }));
+    let until = Instant::now() + time;
     let mut callers = JoinSet::new();
     for _ in 0..connections {
-        let (scene, body) = (Arc::clone(scene), body.clone());
-        let (admitted, answered) = (Arc::clone(&admitted), Arc::clone(&answered));
+        let (scene, body, flooded) = (Arc::clone(scene), body.clone(), Arc::clone(&flooded));
         callers.spawn(async move {
             let mut kept = None;
             while Instant::now() < until {
+                let start = Instant::now();
                 if let Ok((status, _)) = post(&mut kept, &scene, "/v1/check", &body).await {
-                    answered.fetch_add(1, Ordering::Relaxed);
-                    admitted.fetch_add(u64::from(status == 200), Ordering::Relaxed);
+                    let micros = u64::try_from(start.elapsed().as_micros()).unwrap_or(u64::MAX);
+                    let mut flooded = flooded.lock().expect("no caller panics");
+                    *flooded.by_status.entry(status).or_default() += 1;
+                    flooded.took.push(micros);
                 }
             }
         });
     }
     // Callers that still wait get an answer at the server's own timeout.
     let _ = tokio::time::timeout(time + Duration::from_secs(15), callers.join_all()).await;
-    let (admitted, answered) = (admitted.load(Ordering::Relaxed), answered.load(Ordering::Relaxed));
-    // Its own share comes on top, where a server may answer with local states.
-    let bound = if on_error == "local" { 2 * FLOOD_LIMIT } else { FLOOD_LIMIT };
-    if admitted > bound {
+    let mut flooded = flooded.lock().expect("no caller panics").clone();
+    flooded.took.sort_unstable();
+    if flooded.admitted() > bound {
         let what = format!(
-            "{connections} connections with `on_error: {on_error}` on a healthy store: {admitted} of {answered} calls admitted, the bound is {bound}"
+            "{connections} connections with `on_error: {on_error}` on a healthy store: {} of {} calls admitted, the bound is {bound}",
+            flooded.admitted(),
+            flooded.answered()
         );
         scene.recorder.violation(Violation::new("a flood stays within the bound (A3)", what));
     }
+    flooded
+}
+
+/// Callers that leave after three milliseconds, again and again, while the store hangs. Returns how many calls they made,
+/// and how many units were charged to nobody.
+pub async fn leavers(scene: &Arc<Scene>, ways: Vec<Way>, time: Duration) -> (u64, u64) {
+    let direct = RedisStore::builder(&scene.world.direct_url()).deadline(Duration::from_secs(5));
+    let direct = direct.connect().await.expect("no fault is active");
+    let key = scene.world.spent() + 1;
+    let before = remaining(scene, &direct, key).await;
+    let server = &scene.world.servers()[0];
+    server.stop();
+    let until = Instant::now() + time;
+    let mut callers = JoinSet::new();
+    for mut way in ways {
+        let scene = Arc::clone(scene);
+        callers.spawn(async move {
+            let mut calls = 0;
+            while Instant::now() < until {
+                let leaving = Leaving::After(Duration::from_millis(3));
+                let descriptors = vec![json!({"tenant": "acme"})];
+                let plan = Plan { parts: vec![Part::new(key, 1)], cost: 1, descriptors, leaving };
+                way.call(&scene, plan, true).await;
+                calls += 1;
+            }
+            calls
+        });
+    }
+    let calls = callers.join_all().await.into_iter().sum();
+    server.cont();
+    // What was sent runs now, and the server is found to be up.
+    sleep(Duration::from_secs(1)).await;
+    (calls, before - remaining(scene, &direct, key).await)
 }
 
 /// Unfinished bodies hold no place that others need.

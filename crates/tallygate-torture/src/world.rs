@@ -19,7 +19,7 @@ pub const DOMAIN: &str = "t";
 pub enum Nodes {
     /// One server.
     One(Box<Server>),
-    /// A master and a replica.
+    /// A master and its replicas.
     Sentinel(Box<Sentinel>),
     /// Masters, and perhaps replicas.
     Cluster(Box<Cluster>),
@@ -54,15 +54,15 @@ impl World {
         let flavour = schedule.flavour;
         let nodes = match schedule.world {
             WorldKind::Standalone | WorldKind::Server => Nodes::One(Box::new(one(schedule))),
-            WorldKind::Sentinel => Nodes::Sentinel(Box::new(Sentinel::start(flavour))),
-            WorldKind::Cluster => Nodes::Cluster(Box::new(Cluster::start(flavour, 3, 1))),
+            WorldKind::Sentinel => Nodes::Sentinel(Box::new(Sentinel::with_replicas(flavour, schedule.replicas))),
+            WorldKind::Cluster => Nodes::Cluster(Box::new(Cluster::start(flavour, 3, schedule.replicas))),
             WorldKind::Shards => Nodes::Cluster(Box::new(Cluster::start(flavour, 3, 0))),
         };
         let proxy = match &nodes {
-            Nodes::One(server) => Some(FaultProxy::start(server.addr())),
+            Nodes::One(server) if schedule.proxied => Some(FaultProxy::start(server.addr())),
             _ => None,
         };
-        let keys = keys(schedule);
+        let keys = states(schedule);
         let slots = match &nodes {
             Nodes::Cluster(cluster) => keys.iter().map(|key| cluster.slot_of(encoded(key).as_bytes())).collect(),
             _ => Vec::new(),
@@ -70,7 +70,7 @@ impl World {
         let mut world =
             Self { schedule: schedule.clone(), nodes, proxy, served: None, keys, slots, preferred: Mutex::default() };
         world.configure();
-        if schedule.world.is_served() {
+        if schedule.served {
             world.served = Some(Served::start(&world.url(), schedule));
         }
         world
@@ -127,7 +127,7 @@ impl World {
             Nodes::One(_) => 0,
             Nodes::Sentinel(sentinel) => {
                 let port = sentinel.master().port();
-                sentinel.servers().iter().position(|server| server.port() == port).expect("one of the two")
+                sentinel.servers().iter().position(|server| server.port() == port).expect("one of them")
             }
             Nodes::Cluster(cluster) => cluster.node_of(middle(node)),
         }
@@ -196,7 +196,9 @@ pub fn encoded(key: &StateKey) -> String {
     Key::new(&key.policy, &key.subject).expect("short names").encode("tallygate", kind)
 }
 
-fn keys(schedule: &Schedule) -> Vec<StateKey> {
+/// The states that the calls of a schedule use.
+#[must_use]
+pub fn states(schedule: &Schedule) -> Vec<StateKey> {
     let load = &schedule.load;
     let mut keys = Vec::new();
     for (policy, limit) in load.limits.iter().enumerate() {

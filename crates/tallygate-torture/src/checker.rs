@@ -325,7 +325,7 @@ fn deadlines(log: &Log, facts: &Facts, checked: &mut Checked) {
         }
         checked.slowest = checked.slowest.max(took);
         let allowed = facts.deadline + GRACE;
-        if took > allowed && took > allowed + 3 * starved(log, call.sent, call.ended) {
+        if took > allowed && took > allowed + 3 * log.starved(call.sent, call.ended) {
             late += 1;
             if late == 1 {
                 let what = format!(
@@ -336,10 +336,4 @@ fn deadlines(log: &Log, facts: &Facts, checked: &mut Checked) {
             }
         }
     }
-}
-
-/// The longest time by which this process was woken late, meanwhile.
-fn starved(log: &Log, from: u64, to: u64) -> u64 {
-    let near = log.late.iter().filter(|(at, late)| *at >= from && at.saturating_sub(*late) <= to);
-    near.map(|(_, late)| *late).max().unwrap_or(0)
 }

@@ -213,6 +213,16 @@ pub struct Log {
     pub late: Vec<(u64, u64)>,
 }
 
+impl Log {
+    /// The longest time by which this process was woken late between two instants, in microseconds: a busy machine is not a
+    /// slow product.
+    #[must_use]
+    pub fn starved(&self, from: u64, to: u64) -> u64 {
+        let near = self.late.iter().filter(|(at, late)| *at >= from && at.saturating_sub(*late) <= to);
+        near.map(|(_, late)| *late).max().unwrap_or(0)
+    }
+}
+
 /// Records from all threads.
 #[derive(Debug)]
 pub struct Recorder {

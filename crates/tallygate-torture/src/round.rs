@@ -86,6 +86,8 @@ async fn run_in(schedule: &Schedule) -> Outcome {
         let scene = Arc::clone(&scene);
         move || tick(&scene)
     });
+    // Callers are tasks: they also wait for the threads that run them.
+    let task_ticker = tokio::spawn(tick_as_task(Arc::clone(&scene)));
     let mut random = Random::new(schedule.seed ^ 0xC0FF_EE00);
     let mut callers = JoinSet::new();
     for place in 0..schedule.load.callers {
@@ -103,6 +105,7 @@ async fn run_in(schedule: &Schedule) -> Outcome {
     // What was sent and not answered has run by now, and so have refunds.
     sleep(Duration::from_millis(700)).await;
     ticker.join().expect("the ticker ends with the round");
+    task_ticker.await.expect("the ticker ends with the round");
     let direct = direct.connect().await.expect("the store accepts");
     peek(&scene, &direct).await;
     tokio::task::block_in_place(|| finish(&scene, schedule, usage_before))
@@ -117,17 +120,31 @@ async fn spend(scene: &Scene, store: &RedisStore) {
     scene.recorder.call(call);
 }
 
-/// Records how late a thread of this process is woken: a busy machine is not a slow product.
+const TICK: Duration = Duration::from_millis(2);
+
+/// Records how late a thread of this process is woken.
 fn tick(scene: &Scene) {
-    let step = Duration::from_millis(2);
     while !scene.over.load(Ordering::Relaxed) {
         let start = Instant::now();
-        thread::sleep(step);
-        let late = u64::try_from((start.elapsed().saturating_sub(step)).as_micros()).unwrap_or(u64::MAX);
-        if late > 2000 {
-            let now = scene.recorder.now();
-            scene.recorder.with(|log| log.late.push((now, late)));
-        }
+        thread::sleep(TICK);
+        record_lateness(scene, start);
+    }
+}
+
+/// Records how late a task is woken.
+async fn tick_as_task(scene: Arc<Scene>) {
+    while !scene.over.load(Ordering::Relaxed) {
+        let start = Instant::now();
+        sleep(TICK).await;
+        record_lateness(&scene, start);
+    }
+}
+
+fn record_lateness(scene: &Scene, start: Instant) {
+    let late = u64::try_from(start.elapsed().saturating_sub(TICK).as_micros()).unwrap_or(u64::MAX);
+    if late > 2000 {
+        let now = scene.recorder.now();
+        scene.recorder.with(|log| log.late.push((now, late)));
     }
 }
 

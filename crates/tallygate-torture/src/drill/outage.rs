@@ -4,7 +4,7 @@ use super::figures::{Times, admitted, millis, policy, sources};
 use super::{Sheet, schedule};
 use crate::detail::Detail;
 use crate::fault::Fault;
-use crate::history::{Injected, Log};
+use crate::history::{Injected, Log, Loss};
 use crate::round;
 use crate::schedule::{Schedule, WorldKind};
 
@@ -70,22 +70,30 @@ fn failovers(sheet: &mut Sheet, schedule: &Schedule, what: &str) {
 fn one(sheet: &mut Sheet, schedule: &Schedule, log: &Log, detail: &Detail, injected: &Injected) {
     let (from, to) = (injected.from, injected.to);
     sheet.part(format!("{} (repaired after {})", detail.fault, millis(detail.took)));
-    // A few calls that were late are not an outage.
-    let (hit, spared): (Vec<u64>, Vec<u64>) = detail.outages.values().partition(|outage| **outage > 100_000);
-    let states = format!("of {} states, without the store for more than 100 ms", detail.outages.len());
-    sheet.figure(states, hit.len(), "");
-    let (hit, spared) = (Times::new(hit), Times::new(spared));
-    if hit.count() > 0 {
-        let each = [0, 500, 1000].map(|share| millis(hit.share(share))).join(" / ");
-        sheet.figure("   how long: least / median / most", each, "");
-    }
-    if spared.count() > 0 {
-        sheet.figure("   the others: most", millis(spared.share(1000)), "");
+    // A fault that loses no state, such as a failover that waits for the last byte, is one of the others.
+    let losses: Vec<&Loss> = log.losses.iter().filter(|loss| (from..=to).contains(&loss.from)).collect();
+    let failed = |key: usize| losses.iter().any(|loss| loss.concerns(key));
+    let without = |of_failed: bool| {
+        let outages = detail.outages.iter().filter(|(key, _)| failed(**key) == of_failed);
+        Times::new(outages.map(|(_, outage)| *outage).collect())
+    };
+    for (of_failed, what) in [(true, "of the server that failed"), (false, "of others")] {
+        let outages = without(of_failed);
+        if outages.count() > 0 {
+            let each = [0, 500, 1000].map(|share| millis(outages.share(share))).join(" / ");
+            let what = format!("without the store, {} states {what}: least / median / most", outages.count());
+            sheet.figure(what, each, "");
+        }
     }
     let meanwhile = || log.calls.iter().filter(|call| call.ended >= from && call.sent <= to);
     for (number, on_error) in ["local", "deny", "allow"].into_iter().enumerate() {
         let calls = meanwhile().filter(|call| policy(schedule, call) == number);
         sheet.figure(format!("answered by, on_error: {on_error}"), sources(calls), "");
+    }
+    let others = || meanwhile().filter(|call| !call.parts.iter().any(|part| failed(part.key)));
+    let (all, stored) = (others().count(), others().filter(|call| call.by_store()).count());
+    if all > 0 {
+        sheet.figure("calls to states of others, by the store", format!("{stored} of {all}"), "");
     }
     let by_store = Times::of(meanwhile().filter(|call| call.by_store()));
     let instead = Times::of(meanwhile().filter(|call| !call.by_store()));

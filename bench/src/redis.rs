@@ -1,6 +1,7 @@
 //! Decisions by a Redis of our own: what its one thread spends on each, and how many it takes per second.
 
 mod contender;
+pub mod hot_key;
 mod server;
 
 use std::sync::Arc;

@@ -4,10 +4,10 @@ use anyhow::{Result, bail};
 
 use crate::{run, setup};
 
-/// `embedded|middleware|redis [arguments]`
+/// `embedded|middleware|redis|hot-key [arguments]`
 pub fn run(args: &[String]) -> Result<()> {
-    let Some("embedded" | "middleware" | "redis") = args.first().map(String::as_str) else {
-        bail!("expected `bench embedded`, `bench middleware` or `bench redis`");
+    let Some("embedded" | "middleware" | "redis" | "hot-key") = args.first().map(String::as_str) else {
+        bail!("expected `bench embedded`, `bench middleware`, `bench redis` or `bench hot-key`");
     };
     let ready = setup::run()?;
     let (counts, rest): (Vec<&String>, Vec<&String>) = args.iter().partition(|arg| *arg == "--allocations");

@@ -92,15 +92,20 @@ impl Config {
     }
 }
 
+/// How many made-up calls are tried.
+const MOST_EXAMPLES: usize = 100;
+
 /// The first made-up call that falls under its policy, preferably one that the policy can deny.
 fn example(policies: &PolicySet, examples: &[Named]) -> Option<Example> {
-    let all = examples.iter().filter_map(|(domain, name, call)| {
+    let mut all = examples.iter().take(MOST_EXAMPLES).filter_map(|(domain, name, call)| {
         let found = policies.domain(domain)?.matcher().find(&[call]).into_iter();
         Some((found.map(|found| found.policy).find(|policy| policy.name() == name)?, call))
     });
     let denies = |policy: &Policy| policy.limit().is_some() && policy.mode() == Mode::Enforce;
-    // Of several with the same key, `min_by_key` returns the first.
-    let (policy, call) = all.min_by_key(|(policy, _)| !denies(policy))?;
+    // Each is matched with every policy of its domain, so the search ends with the first that can be denied.
+    let first = all.next()?;
+    let better = if denies(&first.0) { None } else { all.find(|(policy, _)| denies(policy)) };
+    let (policy, call) = better.unwrap_or(first);
     let (domain, policy) = (policy.domain().to_owned(), policy.name().to_owned());
     Some(Example { domain, policy, descriptor: call.clone() })
 }

@@ -24,7 +24,7 @@ local ENFORCE, QUOTA, SHADOW, DRAINS, HOPELESS = byte('eqsdh', 1, 5)
 
 -- The error of a twin becomes a reply, like that of a twin that cannot read its state.
 local function text_of(error)
-  return '?' .. (type(error) == 'table' and error.err or tostring(error))
+  return '?' .. (error.err or error)
 end
 
 local function unreadable(text)
@@ -34,7 +34,7 @@ end
 -- One call: its checks are KEYS[first] to KEYS[first + count - 1], and their numbers follow ARGV[at]. In addition to the verbs of a
 -- call, a twin takes adopt: it writes only a state that was converted to other numbers.
 local function call(verb, denied, heads, first, at, count)
-  local answers, enforced, quotas, quota, all = {}, not denied, false, false, true
+  local answers, enforced, quotas, quota = {}, not denied, false, false
   -- For each check judged on its own: whether it fits, what is left, the waits, and whether its state was converted.
   local judged = {}
   for i = 1, count do
@@ -52,15 +52,15 @@ local function call(verb, denied, heads, first, at, count)
         answers[i] = unreadable(refused)
       else
         -- A refund may exceed the capacity, so a cost of zero is used to read what is left.
-        local _, remaining, _, reset_after = twin(key, pack('<d', 0) .. sub(packed, 9), now, 'peek', 0)
+        local _, remaining, _, reset_after = twin(key, pack('<d', 0) .. sub(packed, 9), now, 'peek')
         answers[i] = pack('<Bdddd', 1, remaining, 0, reset_after, given)
       end
     else
       local mode, drains, hopeless = byte(heads, head + 2, head + 4)
       -- If all earlier checks are allowed, the last one is judged and charged at once: no later check can deny the call.
       local last = i == count and verb == 'check' and enforced and not quotas
-        and mode == ENFORCE and drains ~= DRAINS and hopeless ~= HOPELESS
-      local done, fit, remaining, retry_after, reset_after, changed = pcall(twin, key, packed, now, last and 'check' or 'peek', 0)
+        and drains ~= DRAINS and hopeless ~= HOPELESS
+      local done, fit, remaining, retry_after, reset_after, changed = pcall(twin, key, packed, now, last and 'check' or 'peek')
       if not done then fit = text_of(fit) end
       if type(fit) == 'string' then
         if mode ~= SHADOW then return fit end
@@ -81,32 +81,30 @@ local function call(verb, denied, heads, first, at, count)
     end
   end
 
-  if verb == 'check' or verb == 'peek' then
-    all = enforced and (quota or not quotas)
-    for i = 1, count do
-      if not answers[i] then
-        -- What to take from a state: see Settlement::taking in tallygate/src/call.rs.
-        local key, packed, head = KEYS[first + i - 1], ARGV[at + i], 13 * i - 12
-        local twin = twins[sub(heads, head, head + 1)]
-        local mode, drains = byte(heads, head + 2, head + 3)
-        local fit, remaining, retry_after, reset_after, changed = unpack(judged[i])
-        local units = 0
-        local takes = verb == 'check'
-          and (mode == ENFORCE and (all or not fit) or mode == QUOTA and enforced or mode == SHADOW and all)
-        if takes and fit then
-          units = struct.unpack('<d', packed)
-          local _
-          _, remaining, retry_after, reset_after = twin(key, packed, now, 'check', 0)
-        elseif takes and drains == DRAINS and remaining > 0 then
-          units = remaining
-          twin(key, pack('<d', units) .. sub(packed, 9), now, 'check', 0)
-          local _
-          _, remaining, retry_after, reset_after = twin(key, packed, now, 'peek', 0)
-        elseif verb == 'check' and changed then
-          twin(key, packed, now, 'adopt', 0)
-        end
-        answers[i] = pack('<Bdddd', fit and 1 or 0, remaining, retry_after, reset_after, units)
+  local all = enforced and (quota or not quotas)
+  for i = 1, count do
+    if not answers[i] then
+      -- What to take from a state: see Settlement::taking in tallygate/src/call.rs.
+      local key, packed, head = KEYS[first + i - 1], ARGV[at + i], 13 * i - 12
+      local twin = twins[sub(heads, head, head + 1)]
+      local mode, drains = byte(heads, head + 2, head + 3)
+      local fit, remaining, retry_after, reset_after, changed = unpack(judged[i])
+      local units = 0
+      local takes = verb == 'check'
+        and (all or mode == ENFORCE and not fit or mode == QUOTA and enforced)
+      if takes and fit then
+        units = struct.unpack('<d', packed)
+        local _
+        _, remaining, retry_after, reset_after = twin(key, packed, now, 'check')
+      elseif takes and drains == DRAINS and remaining > 0 then
+        units = remaining
+        twin(key, pack('<d', units) .. sub(packed, 9), now, 'check')
+        local _
+        _, remaining, retry_after, reset_after = twin(key, packed, now, 'peek')
+      elseif verb == 'check' and changed then
+        twin(key, packed, now, 'adopt')
       end
+      answers[i] = pack('<Bdddd', fit and 1 or 0, remaining, retry_after, reset_after, units)
     end
   end
   return pack('<Bd', all and 1 or 0, now) .. table.concat(answers)

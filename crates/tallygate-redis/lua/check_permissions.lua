@@ -8,11 +8,8 @@ local refused = {}
 local function try(...)
   local reply = redis.pcall(...)
   local text = type(reply) == 'table' and reply.err or ''
-  for _, sign in ipairs({ 'NOPERM', "can't run this command", 'permission' }) do
-    if string.find(text, sign) then
-      refused[#refused + 1] = string.lower((...))
-      return
-    end
+  if string.find(text, "can't run this command") or string.find(text, 'permission') then
+    refused[#refused + 1] = string.lower((...))
   end
 end
 

@@ -31,9 +31,9 @@ if verb == 'get' then return { 'ok', value or '0' } end
 if verb == 'add' then
   if not value then return create(delta) end
   local sum = redis.pcall('INCRBY', KEYS[1], delta)
-  if type(sum) == 'table' and sum.err then
-    if string.find(sum.err, 'overflow', 1, true) then return { 'overflow', value } end
-    if string.find(sum.err, 'not an integer', 1, true) then return { 'not_an_integer', value } end
+  if type(sum) == 'table' then
+    if string.find(sum.err, 'overflow') then return { 'overflow', value } end
+    if string.find(sum.err, 'not an integer') then return { 'not_an_integer', value } end
     return sum
   end
   -- The reply is a double; the stored text is exact.
@@ -47,9 +47,9 @@ if value then
   before = string.find(value, '^[-+]?%d*%.?%d+[eE]?[-+]?%d*$') and tonumber(value)
   if not before or before == math.huge or before == -math.huge then return { 'not_a_number', value } end
 end
+-- Both are finite, so the sum is a number, and from zero it is finite.
 local sum = before + tonumber(delta)
-if sum ~= sum or sum == math.huge or sum == -math.huge then return { 'overflow', value or '0' } end
-if sum == 0 then sum = 0 end
+if sum == math.huge or sum == -math.huge then return { 'overflow', value } end
 local text = string.format('%.17g', sum)
 if not value then return create(text) end
 redis.call('SET', KEYS[1], text, 'KEEPTTL')

@@ -240,7 +240,7 @@ async fn foreign_values() {
         let redis = Arc::clone(patient(&server.url()).await.store());
         let counter = Counter::new(Arc::clone(&redis), "n").unwrap();
         let key = "tallygate:{n}:counter:n";
-        for text in ["abc", "", "1,5", "--1", "1 2", "nan", "12x", "\u{661}"] {
+        for text in ["abc", "", "1,5", "--1", "1 2", "nan", "12x", "\u{661}", "1e999", "-1e999"] {
             server.command(&["SET", key, text]).ok();
             for call in [Call::Incr, Call::Float(0.5), Call::Get] {
                 let answer = call.ask(&counter).await;
@@ -265,5 +265,8 @@ async fn foreign_values() {
             assert!(corrupt, "{call:?} on a list: {answer:?}");
         }
         assert_eq!(server.command(&["LLEN", key]).int(), 1);
+        // Whatever it holds, it can be deleted.
+        assert_eq!(counter.delete().await.unwrap(), CounterValue::Integer(0));
+        assert_eq!(server.command(&["EXISTS", key]).int(), 0);
     }
 }

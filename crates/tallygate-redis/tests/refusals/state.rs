@@ -50,6 +50,8 @@ async fn a_full_server_loses_nothing() {
         }
         let Err(CounterError::Store(error)) = counter.incr_by_float(0.5).await else { panic!("it was written") };
         store_refused(&error, "noeviction");
+        let Err(CounterError::Store(error)) = counter.incr().await else { panic!("it was written") };
+        store_refused(&error, "noeviction");
         // A new client is served as far as possible.
         patient(&server.url()).await;
 
@@ -190,6 +192,10 @@ async fn what_tallygate_did_not_write_is_left_alone() {
                         matches!(&answer, Err(CheckError::Store(error)) if error.kind() == StoreErrorKind::Corrupt);
                     assert!(corrupt, "{algorithm}, call {call} on what {kind} wrote: {answer:?}");
                     let said = answer.unwrap_err().to_string();
+                    // The words of the server, whichever script met them.
+                    let log = algorithm == Algorithm::SlidingLog;
+                    let other_type = if log { foreign[0] != b"ZADD" } else { foreign[0] != b"SET" };
+                    assert_eq!(said.contains("WRONGTYPE"), other_type, "{said}");
                     // A13: the subject was in it, and so in the log.
                     let pattern = key.replace("{s}", "{*}");
                     assert!(said.contains(&pattern) && said.contains("reset") && !said.contains(&key), "{said}");

@@ -8,6 +8,7 @@ mod hygiene;
 mod lines;
 mod minimum_rust;
 mod model;
+mod mutation;
 mod package;
 mod proto;
 mod run;
@@ -15,6 +16,7 @@ mod setup;
 mod simulate;
 mod test;
 mod torture;
+mod tree;
 mod twins;
 
 use std::env;
@@ -36,6 +38,7 @@ usage: cargo xtask <verb>
   simulate                              the Redis client against simulated servers: every reply, cut and departure
   torture --faults N [--seed S] ...     random faults on real servers; --mutants breaks the product, and must be found
   drill [NAME] [--seconds N]            named faults under full load: hang, flood, sentinel, cluster, shard, policies
+  mutation lua|rust [file] ...          change the code in one place at a time: a test must notice each mutant
   fuzz [target ...] [--seconds N] ...   fuzz every parser, or the named ones; --replay FILE, --merge
   bench embedded|middleware|redis|hot-key ...
                                         measure, side by side with peers";
@@ -52,6 +55,7 @@ fn main() -> ExitCode {
         "ci" => ci::run(),
         "hygiene" => hygiene::run(),
         "lines" => lines::run(rest),
+        "mutation" => mutation::run(rest),
         "minimum-rust" => minimum_rust::run(),
         "model" => model::run(rest),
         "package" => package::run(),

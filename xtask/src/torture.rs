@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail};
 
-use crate::{run, setup};
+use crate::{run, setup, tree};
 
 /// Arguments go to the harness; `--mutants` breaks the product in known ways instead, and `--mutants NAME` in one.
 pub fn run(args: &[String]) -> Result<()> {
@@ -65,15 +65,15 @@ fn mutants(ready: &setup::Ready, only: Option<&str>) -> Result<()> {
     if mutants.is_empty() {
         bail!("no mutant has this name: see crates/tallygate-torture/mutants");
     }
-    let tree = run::target().join("mutants/tree");
+    let folder = run::target().join("mutants/tree");
     let mut survived = Vec::new();
     for mutant in &mutants {
-        check_out(&tree)?;
-        if !is_found(ready, mutant, &tree).with_context(|| format!("mutant {}", mutant.name))? {
+        tree::check_out(&folder)?;
+        if !is_found(ready, mutant, &folder).with_context(|| format!("mutant {}", mutant.name))? {
             survived.push(mutant.name.as_str());
         }
     }
-    run::run(git().args(["worktree", "remove", "--force"]).arg(&tree))?;
+    tree::remove(&folder)?;
     println!("xtask torture: {} of {} mutants were found", mutants.len() - survived.len(), mutants.len());
     if survived.is_empty() { Ok(()) } else { bail!("not found: {}", survived.join(", ")) }
 }
@@ -87,23 +87,6 @@ fn all_mutants() -> Result<Vec<Mutant>> {
         }
     }
     Ok(mutants)
-}
-
-/// The last commit, unchanged.
-fn check_out(tree: &Path) -> Result<()> {
-    if tree.exists() {
-        run::output(Command::new("git").args(["checkout", "--quiet", "--force", "."]).current_dir(tree))?;
-        let head = run::output(git().args(["rev-parse", "HEAD"]))?;
-        run::output(Command::new("git").args(["checkout", "--quiet", "--detach", head.trim()]).current_dir(tree))?;
-        return Ok(());
-    }
-    run::run(git().args(["worktree", "add", "--detach"]).arg(tree).arg("HEAD"))
-}
-
-fn git() -> Command {
-    let mut git = Command::new("git");
-    git.current_dir(run::root());
-    git
 }
 
 fn is_found(ready: &setup::Ready, mutant: &Mutant, tree: &Path) -> Result<bool> {

@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use tallygate::{Key, StoreError};
 
-use crate::scripts::Script;
+use crate::scripts::{Script, source};
 use crate::store::RedisStore;
 use crate::wire::corrupt;
 
-static SCRIPT: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("../lua/instances.lua")));
+static SCRIPT: LazyLock<Script> = LazyLock::new(|| Script::new(source(include_str!("../lua/instances.lua"))));
 
 impl RedisStore {
     /// Says that the process `id` is alive, and returns how many are: those that said so within `ttl`. A `ttl` of zero

@@ -1,5 +1,8 @@
 //! The scripts of a store: the twins, the shells around them, and one run of a script as a command.
 
+#[cfg(tallygate_mutation)]
+mod mutant;
+
 use std::borrow::Cow;
 
 use redis::Cmd;
@@ -19,6 +22,15 @@ macro_rules! twins {
 }
 
 tallygate::algorithm::algorithms!(twins);
+
+/// The source of a script, as shipped. Only `cargo xtask mutation lua` builds with another one.
+#[cfg(not(tallygate_mutation))]
+pub(crate) fn source(shipped: &'static str) -> &'static str {
+    shipped
+}
+
+#[cfg(tallygate_mutation)]
+pub(crate) use mutant::source;
 
 #[cfg(any(test, feature = "manual-clock"))]
 const CLOCK: &str = "redis.call('TIME')";
@@ -55,13 +67,13 @@ impl Scripts {
         let script = |text: &str| Script::new(finish(&format!("local SLACK = {slack}\n{text}")));
         let checks = TWINS
             .iter()
-            .map(|(_, twin)| script(&lua!(check).replace("--[[twin]]", &whole(twin, lua!(load), lua!(save)))));
+            .map(|(_, twin)| script(&source(lua!(check)).replace("--[[twin]]", &whole(twin, lua!(load), lua!(save)))));
         let functions: String = TWINS.iter().map(|(kind, twin)| function(kind, twin)).collect();
         Self {
             checks: checks.collect(),
-            call: script(&lua!(call).replace("--[[twins]]", &functions)),
-            counter: Script::new(lua!(counter)),
-            check_permissions: Script::new(lua!(check_permissions)),
+            call: script(&source(lua!(call)).replace("--[[twins]]", &functions)),
+            counter: Script::new(source(lua!(counter))),
+            check_permissions: Script::new(source(lua!(check_permissions))),
         }
     }
 
@@ -73,12 +85,12 @@ impl Scripts {
 }
 
 /// A twin with what loads and saves its state, if the state is packed.
-fn whole(twin: &str, load: &str, save: &str) -> String {
-    twin.replace("--[[load]]\n", load).replace("--[[save]]\n", save)
+fn whole(twin: &'static str, load: &'static str, save: &'static str) -> String {
+    source(twin).replace("--[[load]]\n", source(load)).replace("--[[save]]\n", source(save))
 }
 
 /// A twin as a function, by the kind of its state.
-fn function(kind: &str, twin: &str) -> String {
+fn function(kind: &str, twin: &'static str) -> String {
     format!(
         "twins.{kind} = function(key, packed, now, verb, charged_at)\n\
          local {OUTPUTS} = false, 0, 0, 0, false, 0\n{}return {OUTPUTS}\nend\n",

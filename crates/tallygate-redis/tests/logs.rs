@@ -168,3 +168,45 @@ async fn a_refund_scans_a_thousand_calls() {
     let left = twins.check(check, "after all").await;
     assert_eq!(left, 1999);
 }
+
+/// Many small calls, so that more of them expire at once than one call drops, on a clock that also steps back.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn logs_of_many_small_calls_answer_alike() {
+    let twins = Twins::start().await;
+    let mut random = Random::new(0x5_3a11);
+    for chapter in 0..12 {
+        let (amount, millis) = (random.between(20, 60), random.between(1, 1000));
+        let limit = Limit::builder(amount, Duration::from_millis(millis)).algorithm(Algorithm::SlidingLog);
+        let limit = limit.build().unwrap();
+        let (subject, window) = (format!("s{chapter}"), 1000 * millis);
+        let check = Check::new(Key::new("p", &subject).unwrap(), &limit);
+        for step in 0..250 {
+            let story = format!("chapter {chapter}, step {step}, {limit}");
+            let now = twins.clock.now().as_micros();
+            let set = |to: u64| twins.clock.set(Timestamp::from_micros(to));
+            if random.chance(2) {
+                // All calls have expired, one more drops some of them, and the others must not count again.
+                set(now + window);
+                twins.check(check, &story).await;
+                set(now + window - random.between(0, window / 2));
+            } else {
+                set(now + random.between(0, window / 64));
+            }
+            let check = check.cost(units(random.between(1, 2)));
+            match random.between(0, 9) {
+                0 => {
+                    let peeked = twins.redis.peek(check).await.unwrap();
+                    assert_eq!(peeked.binding(), twins.memory.peek(check).await.unwrap().binding(), "{story}");
+                }
+                1 => {
+                    let receipts = [receipt(check.cost(units(random.between(1, 9))), None)];
+                    let given = twins.redis.refund(&receipts).await.unwrap();
+                    assert_eq!(given, twins.memory.refund(&receipts).await.unwrap(), "{story}");
+                }
+                _ => {
+                    twins.check(check, &story).await;
+                }
+            }
+        }
+    }
+}

@@ -52,8 +52,10 @@ local function call(verb, denied, heads, first, at, count)
         answers[i] = unreadable(refused)
       else
         -- A refund may exceed the capacity, so a cost of zero is used to read what is left.
-        local _, remaining, _, reset_after = twin(key, pack('<d', 0) .. sub(packed, 9), now, 'peek')
-        answers[i] = pack('<Bdddd', 1, remaining, 0, reset_after, given)
+        local readable, remaining, _, reset_after = twin(key, pack('<d', 0) .. sub(packed, 9), now, 'peek')
+        -- What the refund has left of a damaged log may be unreadable.
+        local damaged = type(readable) == 'string'
+        answers[i] = damaged and unreadable(readable) or pack('<Bdddd', 1, remaining, 0, reset_after, given)
       end
     else
       local mode, drains, hopeless = byte(heads, head + 2, head + 4)

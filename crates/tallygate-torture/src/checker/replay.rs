@@ -97,6 +97,7 @@ pub fn replay(limit: &Limit, mut events: Vec<Event>, optional: &[(u64, u64)], st
 
 fn step(model: &mut Model<'_>, event: &Event, optional: &[(u64, u64)], result: &mut Replayed) {
     let missing = model.missing(event);
+    let possible: u64 = optional.iter().take_while(|(sent, _)| *sent <= event.ended).map(|(_, units)| units).sum();
     result.trail.push_front((*event, missing));
     result.trail.truncate(TRAIL);
     if missing < 0 {
@@ -110,7 +111,6 @@ fn step(model: &mut Model<'_>, event: &Event, optional: &[(u64, u64)], result: &
     if missing > 0 {
         let units = u64::try_from(missing).expect("positive");
         result.phantoms += units;
-        let possible: u64 = optional.iter().take_while(|(sent, _)| *sent <= event.ended).map(|(_, units)| units).sum();
         if result.phantoms > possible {
             let charged = std::mem::replace(&mut result.phantoms, possible);
             result.wrong.push(format!(
@@ -131,7 +131,9 @@ fn step(model: &mut Model<'_>, event: &Event, optional: &[(u64, u64)], result: &
         result.loose += 1;
     }
     if let Some(what) = status.and_then(|status| differs(event, &status, exact)) {
-        if event.at > model.doubted_until {
+        // In the estimate a unit of the previous window weighs less than one, so a charge may show in the waits only.
+        let hidden = model.limit.algorithm() == Algorithm::SlidingCounter && possible > result.phantoms;
+        if event.at > model.doubted_until && !hidden {
             result.wrong.push(format!("{what}, answered {event:?}"));
         }
         model.knowledge = Knowledge::None;

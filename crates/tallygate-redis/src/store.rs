@@ -218,7 +218,7 @@ impl Engine {
     async fn check_permissions_at(&self, subject: &str) -> Result<(), StoreError> {
         let key = Key::new("permissions", subject).map_err(|error| corrupt(&error.to_string()))?;
         let (keys, script) = ([key.encode(&self.prefix, "r")], &self.scripts.check_permissions);
-        let reply = self.client.run::<_, &str>(script, &keys, &[], self.client.default_deadline()).await?;
+        let reply = self.client.run::<_, &str>(script, &keys, &[], self.client.connect_deadline()).await?;
         let refused: Vec<String> =
             redis::from_redis_value(reply).map_err(|error| corrupt(&format!("the reply is invalid: {error}")))?;
         let missing: Vec<String> = refused.iter().map(|name| format!("+{name}")).collect();

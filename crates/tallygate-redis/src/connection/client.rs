@@ -67,6 +67,11 @@ impl Client {
         Deadline::after(self.settings.deadline)
     }
 
+    /// That of a call that is a part of connecting.
+    pub(crate) fn connect_deadline(&self) -> Deadline {
+        Deadline::after(self.settings.connect_timeout)
+    }
+
     /// Runs a script on keys that share a slot. It takes effect at most once: what may have been charged is never sent
     /// again.
     pub(crate) async fn run<K: AsRef<[u8]>, A: AsRef<[u8]>>(

@@ -17,6 +17,16 @@ use crate::support::{
 
 const DEADLINE: Duration = Duration::from_millis(120);
 
+/// On a busy machine, or to a distant server, a store with a short deadline could not be connected to.
+#[tokio::test]
+async fn connecting_is_not_bound_by_the_deadline_of_a_call() {
+    let server = Server::redis().start();
+    let proxy = FaultProxy::start(server.addr());
+    proxy.set(Mode::Delay(Duration::from_millis(30)));
+    let connected = RedisStore::builder(&proxy.url()).deadline(Duration::from_millis(20)).connect().await;
+    assert!(connected.is_ok(), "{:?}", connected.err());
+}
+
 /// A server, a client behind the proxy, and a direct one to verify.
 struct Path {
     server: Server,

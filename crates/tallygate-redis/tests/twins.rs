@@ -19,13 +19,13 @@ const CONNECTIONS: usize = 8;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn memory_and_redis_answer_alike() {
-    compare(Flavour::Redis, steps(100_000)).await;
+    compare(Flavour::Redis, steps(30_000)).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn memory_and_valkey_answer_alike() {
     if valkey_available() {
-        compare(Flavour::Valkey, steps(20_000)).await;
+        compare(Flavour::Valkey, steps(10_000)).await;
     }
 }
 

@@ -409,8 +409,13 @@ async fn recover(node: Weak<Node>) {
             node.late.store(false, Ordering::Relaxed);
             return node.comes_up();
         }
-        watch.look(began.elapsed() + pause, starved, node.heard_since(began));
-        node.health().certain |= watch.is_outage();
+        let heard = node.heard_since(began);
+        watch.look(began.elapsed() + pause, starved, heard);
+        {
+            // Once it is heard of it is only late, whatever it was before: a flood must not be able to prolong an outage.
+            let mut health = node.health();
+            health.certain = (health.certain && !heard) || watch.is_outage();
+        }
         // In a cluster, another node may have its slots by now.
         node.notify_lost();
         drop(node);

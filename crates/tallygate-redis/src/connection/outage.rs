@@ -8,7 +8,7 @@ use std::time::Duration;
 const SILENT: Duration = Duration::from_millis(200);
 /// How long a server that answers, but too late, is given. Meanwhile it is asked nothing but probes, so it is not our calls
 /// that make it slow.
-const SLOW: Duration = Duration::from_secs(1);
+const SLOW: Duration = Duration::from_secs(5);
 /// How late a timer of this process fires if it is short of CPU. What it sees then proves nothing: the server may be on the
 /// same machine.
 const STARVED: Duration = Duration::from_millis(5);
@@ -77,10 +77,10 @@ mod tests {
     }
 
     #[test]
-    fn a_slow_server_is_late_and_only_after_a_second_down() {
-        let watch = after(39, |_| false, |_| true);
+    fn a_slow_server_is_late_and_only_after_five_seconds_down() {
+        let watch = after(199, |_| false, |_| true);
         assert!(watch.is_late() && !watch.is_outage());
-        assert!(after(40, |_| false, |_| true).is_outage());
+        assert!(after(200, |_| false, |_| true).is_outage());
     }
 
     #[test]

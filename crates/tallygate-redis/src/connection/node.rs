@@ -288,17 +288,24 @@ impl Node {
         }
     }
 
-    /// Waits until the server has answered all that it owes on this connection, which is given up otherwise.
-    async fn catch_up(&self) {
+    /// Waits until the server has answered all that it owes on this connection, which is given up otherwise. Returns whether
+    /// anything came since `began`, and whether this process was starved meanwhile.
+    async fn catch_up(&self, began: Instant) -> (bool, bool) {
         let until = Instant::now() + SILENCE;
+        let mut starved = false;
         while let Some(connection) = self.live()
             && connection.owes_since().is_some()
         {
             if Instant::now() >= until {
-                return self.forget(&connection);
+                let heard = self.heard_since(began);
+                self.forget(&connection);
+                return (heard, starved);
             }
-            sleep(Duration::from_millis(1)).await;
+            let (slept, pause) = (Instant::now(), Duration::from_millis(1));
+            sleep(pause).await;
+            starved |= is_starved(slept.elapsed(), pause);
         }
+        (self.heard_since(began), starved)
     }
 
     /// Whether the server has sent anything since then.
@@ -388,15 +395,17 @@ async fn recover(node: Weak<Node>) {
         node.late.store(true, Ordering::Relaxed);
         let (began, pause) = (Instant::now(), backoff.next());
         let answer = node.probe().await;
-        let starved = overslept || is_starved(began.elapsed(), node.options.deadline);
+        let mut starved = overslept || is_starved(began.elapsed(), node.options.deadline);
+        let mut heard = node.heard_since(began);
         let works = match answer {
             // A refusal is an answer: calls get it, and learn what to change.
             Ok(()) | Err(Failure::Refused(_)) => true,
             Err(Failure::TimedOut { .. } | Failure::NotSent(NotSent::Queued { .. })) => {
                 node.health().down = Some(node.unresponsive());
-                node.catch_up().await;
+                let (came, was_starved) = node.catch_up(began).await;
+                (heard, starved) = (heard || came, starved || was_starved);
                 // An answer is late by any clock that a starved process reads.
-                starved && node.heard_since(began)
+                starved && heard
             }
             Err(failure) => {
                 let mut health = node.health();
@@ -409,7 +418,6 @@ async fn recover(node: Weak<Node>) {
             node.late.store(false, Ordering::Relaxed);
             return node.comes_up();
         }
-        let heard = node.heard_since(began);
         watch.look(began.elapsed() + pause, starved, heard);
         {
             // Once it is heard of it is only late, whatever it was before: a flood must not be able to prolong an outage.

@@ -38,13 +38,34 @@ struct Part {
 }
 
 type Answer = Result<Decision, StoreError>;
+
+/// An answer on its way. Only a caller that receives it has it: a caller may leave between the sending and the receiving.
+pub(crate) struct Delivery {
+    answer: Answer,
+    receipt: oneshot::Sender<()>,
+}
+
+impl Delivery {
+    pub(crate) fn receive(self) -> Answer {
+        let _ = self.receipt.send(());
+        self.answer
+    }
+
+    /// Sends an answer. The receipt comes when the caller has it, or an error when the caller is gone.
+    fn send(answer: Answer, to: oneshot::Sender<Self>) -> oneshot::Receiver<()> {
+        let (receipt, received) = oneshot::channel();
+        let _ = to.send(Self { answer, receipt });
+        received
+    }
+}
+
 /// Runs in progress, one for each slot: the positions of its checks, and their result.
 type Runs = JoinSet<(Vec<usize>, Answer)>;
 
 impl Split {
     /// Runs as a separate task. The answer is sent by the deadline. Runs that are still in progress then are awaited,
     /// so that nothing that was charged too late stays charged.
-    pub(crate) async fn run(self, answer: oneshot::Sender<Answer>) {
+    pub(crate) async fn run(self, caller: oneshot::Sender<Delivery>) {
         let mut parts = vec![None; self.asked.len()];
         if self.verb.effect() != Effect::Charges {
             let mut runs = match self.verb.effect() {
@@ -57,7 +78,7 @@ impl Split {
                 _ => self.start(self.verb, self.denied, |_| true),
             };
             self.collect_in_time(&mut runs, &mut parts).await;
-            let _ = answer.send(self.decision(&parts));
+            drop(Delivery::send(self.decision(&parts), caller));
             return collect(&mut runs, &mut parts).await;
         }
         let mut runs = self.start(self.verb, self.denied, |mode| mode == Mode::Enforce);
@@ -67,7 +88,7 @@ impl Split {
         self.collect_in_time(&mut runs, &mut parts).await;
         self.collect_in_time(&mut quotas, &mut parts).await;
         if let Some(error) = self.fatal(&parts) {
-            let _ = answer.send(Err(error));
+            drop(Delivery::send(Err(error), caller));
             collect(&mut runs, &mut parts).await;
             collect(&mut quotas, &mut parts).await;
             return finish(self.give_back(&charged(&parts))).await;
@@ -91,14 +112,15 @@ impl Split {
             }
         }
         let decision = self.decision(&parts).map(|decision| decision.with_allowed(settlement.allowed()));
-        let delivered = answer.send(decision).is_ok();
+        let received = Delivery::send(decision, caller);
         finish(shadows).await;
         finish(undo).await;
         collect(&mut runs, &mut parts).await;
         collect(&mut quotas, &mut parts).await;
+        // A caller that is gone cannot say what its policies answer for what could not be decided.
+        let delivered = !decided.contains(&false) || received.await.is_ok();
         let in_vain = |place: usize| match (delivered, decided[place]) {
-            // A caller that is gone cannot say what its policies answer for what could not be decided.
-            (false, _) => decided.contains(&false) && !too_much.iter().any(|(other, ..)| *other == place),
+            (false, _) => !too_much.iter().any(|(other, ..)| *other == place),
             (true, false) => !settlement.allowed(),
             (true, true) => false,
         };

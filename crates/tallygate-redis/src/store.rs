@@ -96,12 +96,12 @@ impl RedisStore {
             return engine.coalesced(call, deadline).await;
         }
         // A call that gives back, or may have to, is finished even if the caller is gone.
-        let (sender, answer) = oneshot::channel();
+        let (sender, delivery) = oneshot::channel();
         let Questions { verb, denied, asked } = call;
         let split = Split { engine: Arc::clone(engine), verb, denied, partial, asked, together, deadline };
         tokio::spawn(split.run(sender));
         let lost = |_| StoreError::ambiguous("the runtime is shutting down".to_owned());
-        answer.await.map_err(lost)?
+        delivery.await.map_err(lost)?.receive()
     }
 }
 

@@ -106,8 +106,10 @@ impl Node {
             return Err(failure);
         }
         let connection = self.connection(deadline.send_by).await?;
+        // A cluster that is down answers what is asked about itself.
+        let is_call = place.is_some();
         let reply = connection.send(request, deadline.answer_by, place).await;
-        self.observe(&connection, &reply);
+        self.observe(&connection, &reply, is_call);
         reply
     }
 
@@ -214,8 +216,8 @@ impl Node {
         drop(current.take_if(|current| Arc::ptr_eq(current, connection)));
     }
 
-    /// Updates what is known of the server from a reply.
-    fn observe(self: &Arc<Self>, connection: &Arc<Connection>, reply: &Result<Value, Failure>) {
+    /// Updates what is known of the server from a reply. `proves` that it works if it is one: that of a call, or of a probe.
+    fn observe(self: &Arc<Self>, connection: &Arc<Connection>, reply: &Result<Value, Failure>, proves: bool) {
         match reply {
             Err(Failure::TimedOut { .. } | Failure::NotSent(NotSent::Queued { .. })) => {
                 if !self.late.swap(true, Ordering::Relaxed) {
@@ -226,7 +228,7 @@ impl Node {
             Err(Failure::Lost(_) | Failure::NotSent(_) | Failure::ReadOnly(_)) => self.forget(connection),
             Err(failure @ Failure::NotReady(_)) => self.fails(failure),
             Ok(_) | Err(_) => {
-                if self.troubled.load(Ordering::Relaxed) {
+                if proves && self.troubled.load(Ordering::Relaxed) {
                     self.works();
                 }
             }
@@ -278,7 +280,7 @@ impl Node {
         let by = Instant::now() + self.options.deadline;
         let connection = self.connection(by).await?;
         let reply = connection.send(Request::Command(&self.probe_command()), by, None).await;
-        self.observe(&connection, &reply);
+        self.observe(&connection, &reply, true);
         match reply {
             Err(
                 failure @ (Failure::TimedOut { .. } | Failure::NotReady(_) | Failure::NotSent(_) | Failure::Lost(_)),
@@ -396,7 +398,7 @@ async fn recover(node: Weak<Node>) {
         let (began, pause) = (Instant::now(), backoff.next());
         let answer = node.probe().await;
         let mut starved = overslept || is_starved(began.elapsed(), node.options.deadline);
-        let mut heard = node.heard_since(began);
+        let (mut heard, mut fails) = (node.heard_since(began), false);
         let works = match answer {
             // A refusal is an answer: calls get it, and learn what to change.
             Ok(()) | Err(Failure::Refused(_)) => true,
@@ -408,9 +410,8 @@ async fn recover(node: Weak<Node>) {
                 starved && heard
             }
             Err(failure) => {
-                let mut health = node.health();
-                health.certain |= failure.is_certain();
-                health.down = Some(failure);
+                fails = failure.is_certain();
+                node.health().down = Some(failure);
                 false
             }
         };
@@ -420,9 +421,10 @@ async fn recover(node: Weak<Node>) {
         }
         watch.look(began.elapsed() + pause, starved, heard);
         {
-            // Once it is heard of it is only late, whatever it was before: a flood must not be able to prolong an outage.
+            // Once it is heard of it is only late, unless it says itself that it is not ready, and whatever it was before: a flood
+            // must not be able to prolong an outage.
             let mut health = node.health();
-            health.certain = (health.certain && !heard) || watch.is_outage();
+            health.certain = fails || (health.certain && !heard) || watch.is_outage();
         }
         // In a cluster, another node may have its slots by now.
         node.notify_lost();

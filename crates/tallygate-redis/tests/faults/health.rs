@@ -1,6 +1,7 @@
 //! What counts as an outage: what a server owes, never what this process is too busy for. And whose outage it is.
 
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use tallygate::call::Verb;
@@ -117,6 +118,38 @@ async fn one_dead_shard_costs_exactly_its_own_keys() {
     }
 }
 
+/// A server that says itself that it cannot serve was taken for late, because it answers, and `on_error: allow` denied; or for
+/// healthy, because it answers what it is asked about the cluster, and each call waited for its deadline.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_says_that_it_is_not_ready_is_down_and_not_late() {
+    let cluster = Cluster::start(Flavour::Redis, 3, 0);
+    let limiter = within(&cluster.url(), DEADLINE).await;
+    let node_of = |subject: &String| {
+        let key = Key::new("health", subject).unwrap().encode("tallygate", "fw");
+        cluster.node_of(cluster.slot_of(key.as_bytes()))
+    };
+    let subject = (0..).map(|number| format!("user {number}")).find(|subject| node_of(subject) == 1).unwrap();
+    let (address, limit) = (cluster.nodes()[1].addr().to_string(), yearly(Algorithm::FixedWindow, 1_000_000));
+    // With `cluster-require-full-coverage`, the others refuse to serve.
+    cluster.nodes()[0].kill();
+    let (mut refused, began) = (0, Instant::now());
+    while refused < 200 {
+        let check = Check::new(Key::new("health", &subject).unwrap(), &limit);
+        let health = limiter.store().health();
+        let down = health.servers.iter().any(|server| server.address == address && server.error.is_some());
+        match limiter.check(check).await {
+            Err(CheckError::Store(error)) if error.to_string().contains("CLUSTERDOWN") => {
+                assert!(!error.is_late(), "{error}");
+                // The first calls wait for their deadlines, to no avail.
+                assert!(down || refused < 5, "the server is still called");
+                refused += 1;
+            }
+            other => assert!(refused == 0 && began.elapsed() < PATIENCE, "{other:?}"),
+        }
+        sleep(Duration::from_millis(5)).await;
+    }
+}
+
 /// A2, A5: a call over several shards failed as a whole if one was dead, so the limits on the others were not enforced either.
 /// What was decided counts; `on_error` answers for the rest only; and if it denies, nothing stays charged.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -148,19 +181,28 @@ async fn a_call_over_a_dead_shard_still_obeys_the_others() {
             let check = Check::new(Key::new("api/tenant", "tenant=acme").unwrap(), &limit);
             assert!(limiter.peek(check).await.is_err() && began.elapsed() < PATIENCE);
         }
-        let mut allowed = 0;
-        for _ in 0..20 {
+        let evaluate = |user: &str| {
             let matches = [
-                Match::new(Arc::clone(&per_user), 0, Subject::new([("user", user.as_str())])),
+                Match::new(Arc::clone(&per_user), 0, Subject::new([("user", user)])),
                 Match::new(Arc::clone(&per_tenant), 0, Subject::new([("tenant", "acme")])),
             ];
-            let evaluation = Evaluation::new(matches, Action::new(Verb::Check, Cost::ONE));
-            let verdict = evaluation.decide(&stores, None).await;
+            Evaluation::new(matches, Action::new(Verb::Check, Cost::ONE)).decide(&stores, None)
+        };
+        let mut allowed = 0;
+        for _ in 0..20 {
+            let verdict = evaluate(&user).await;
             allowed += u64::from(verdict.allowed());
             let sources: Vec<Source> = verdict.rulings().iter().map(|ruling| ruling.source()).collect();
             assert_eq!(sources[0], Source::Store, "{on_error:?}: its shard is healthy: {sources:?}");
             assert_ne!(sources[1], Source::Store, "{on_error:?}: its shard is dead: {sources:?}");
         }
+        // A caller that leaves when the answer was sent, and before it is received, left the healthy shard charged.
+        let gone = users.next().unwrap();
+        let mut call = Box::pin(evaluate(&gone));
+        let polled = std::future::poll_fn(|cx| Poll::Ready(call.as_mut().poll(cx))).await;
+        assert!(polled.is_pending());
+        sleep(2 * DEADLINE).await;
+        drop(call);
         cluster.nodes()[dead].cont();
         assert_eq!(allowed, admitted, "{on_error:?}");
         let began = Instant::now();
@@ -170,9 +212,11 @@ async fn a_call_over_a_dead_shard_still_obeys_the_others() {
         }
         let judge = patient(&cluster.url()).await;
         // Given back without the caller, so perhaps a moment later.
-        while used(&judge, "api/user", format!("user={user}").as_bytes(), &limit).await != admitted {
-            assert!(began.elapsed() < PATIENCE, "{on_error:?}: a denied call was charged");
-            sleep(Duration::from_millis(5)).await;
+        for (user, units) in [(user, admitted), (gone, 0)] {
+            while used(&judge, "api/user", format!("user={user}").as_bytes(), &limit).await != units {
+                assert!(began.elapsed() < PATIENCE, "{on_error:?}: a call that was denied, or left, was charged");
+                sleep(Duration::from_millis(5)).await;
+            }
         }
     }
 }

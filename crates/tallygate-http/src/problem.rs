@@ -30,6 +30,8 @@ words! {
         CostTooLarge = "cost_too_large",
         /// 400: an HTTP/1.1 request without exactly one `Host` header.
         InvalidHost = "invalid_host",
+        /// 400: a body with another transfer encoding than `chunked`.
+        InvalidTransferEncoding = "invalid_transfer_encoding",
         /// 401: the token is missing or wrong.
         Unauthorized = "unauthorized",
         /// 403: the server has no token, or the token lacks a scope.
@@ -81,7 +83,8 @@ impl ProblemCode {
             | Self::InvalidField
             | Self::InvalidParameter
             | Self::CostTooLarge
-            | Self::InvalidHost => StatusCode::BAD_REQUEST,
+            | Self::InvalidHost
+            | Self::InvalidTransferEncoding => StatusCode::BAD_REQUEST,
             Self::Unauthorized => StatusCode::UNAUTHORIZED,
             Self::Forbidden | Self::OriginNotAllowed => StatusCode::FORBIDDEN,
             Self::UnknownDomain | Self::UnknownPath => StatusCode::NOT_FOUND,

@@ -13,6 +13,7 @@ use crate::edge;
 pub(super) enum Refusal {
     Overloaded,
     InvalidHost,
+    InvalidTransferEncoding,
     TooLarge {
         /// The most bytes that are read.
         max: usize,
@@ -35,6 +36,11 @@ impl Refusal {
             Self::InvalidHost => {
                 (ProblemCode::InvalidHost, "3", "An HTTP/1.1 request needs exactly one `Host` header (RFC 9112).")
             }
+            Self::InvalidTransferEncoding => (
+                ProblemCode::InvalidTransferEncoding,
+                "3",
+                "The only transfer encoding that this server reads is `chunked`, once.",
+            ),
             Self::TooLarge { max } => {
                 let detail = format!("The body is larger than {max} bytes, the most that this server reads.");
                 return (ProblemCode::BodyTooLarge, "8", detail);
@@ -61,7 +67,14 @@ impl Refusal {
             headers.insert(RETRY_AFTER, HeaderValue::from_static("1"));
         }
         // The rest of the body precedes the next request. HTTP/2 ends the stream instead.
-        let unread = matches!(self, Self::TooLarge { .. } | Self::SlowBody | Self::BrokenBody | Self::InvalidHost);
+        let unread = matches!(
+            self,
+            Self::InvalidHost
+                | Self::InvalidTransferEncoding
+                | Self::TooLarge { .. }
+                | Self::SlowBody
+                | Self::BrokenBody
+        );
         if unread && version < Version::HTTP_2 {
             headers.insert(CONNECTION, HeaderValue::from_static("close"));
         }

@@ -83,6 +83,12 @@ impl Requests {
         if request.version() == Version::HTTP_11 && request.headers().get_all(header::HOST).iter().count() != 1 {
             return Err(Refusal::InvalidHost);
         }
+        // hyper reads `chunked, chunked` as `chunked`; a proxy may not, and then they disagree on where the next request begins.
+        let mut encodings = request.headers().get_all(header::TRANSFER_ENCODING).iter();
+        let encoded_once = encodings.next().is_none_or(|one| one.as_bytes().eq_ignore_ascii_case(b"chunked"));
+        if !encoded_once || encodings.next().is_some() {
+            return Err(Refusal::InvalidTransferEncoding);
+        }
         let deadline = Instant::now() + self.port.settings.request_timeout;
         let health = asks_for_health(request.uri().path());
         let awaits_continue = request.headers().contains_key(header::EXPECT);

@@ -150,6 +150,27 @@ async fn a_request_without_a_host_or_with_two_is_refused() {
     assert_eq!(old.answer().await.status, 200, "HTTP/1.0 has no such rule");
 }
 
+/// `chunked, chunked` was read as `chunked`.
+#[tokio::test]
+async fn a_body_that_is_encoded_otherwise_than_chunked_once_is_refused() {
+    let server = Server::start(ListenSettings::default());
+    let encoded = |headers: &str| format!("POST /length HTTP/1.1\r\nhost: a\r\n{headers}\r\n3\r\nabc\r\n0\r\n\r\n");
+    for headers in [
+        "transfer-encoding: chunked, chunked\r\n",
+        "transfer-encoding: chunked\r\ntransfer-encoding: chunked\r\n",
+        "transfer-encoding: gzip, chunked\r\n",
+    ] {
+        let mut raw = connect(server.addr).await;
+        raw.send(encoded(headers)).await;
+        let answer = raw.answer().await;
+        assert_eq!((answer.status, answer.header("connection")), (400, "close"), "{headers:?}");
+        assert!(answer.body.contains("invalid_transfer_encoding"), "{answer:?}");
+    }
+    let mut raw = connect(server.addr).await;
+    raw.send(encoded("transfer-encoding: Chunked\r\n")).await;
+    assert_eq!(raw.answer().await.status, 200);
+}
+
 #[tokio::test]
 async fn a_header_too_large_is_refused() {
     let server = Server::start(ListenSettings::default());

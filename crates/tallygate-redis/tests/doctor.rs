@@ -179,14 +179,19 @@ async fn clocks_that_differ_and_clocks_that_jump_are_found() {
 
 #[tokio::test]
 async fn sentinels_without_a_quorum_are_found() {
-    let sentinel = Sentinel::start(Flavour::Redis);
+    let sentinel = Sentinel::with_replicas(Flavour::Redis, 2);
     let diagnosis = examine(&sentinel.url()).await;
     assert_eq!(worst(&diagnosis, Check::Sentinel).severity, Severity::Ok, "{diagnosis:#?}");
     assert_finds(&diagnosis, Check::Replication, Severity::Warning, "min-replicas-to-write 0");
-    for server in sentinel.servers() {
-        server.command(&["CONFIG", "SET", "min-replicas-to-write", "1"]).ok();
-        server.command(&["CONFIG", "SET", "min-replicas-max-lag", "2"]).ok();
-    }
+    let set = |setting, value| {
+        for server in sentinel.servers() {
+            server.command(&["CONFIG", "SET", setting, value]).ok();
+        }
+    };
+    set("min-replicas-max-lag", "2");
+    set("min-replicas-to-write", "2");
+    assert_finds(&examine(&sentinel.url()).await, Check::Replication, Severity::Warning, "needs as many");
+    set("min-replicas-to-write", "1");
     assert_eq!(worst(&examine(&sentinel.url()).await, Check::Replication).severity, Severity::Ok);
     sentinel.sentinels()[1].kill();
     sentinel.sentinels()[2].kill();

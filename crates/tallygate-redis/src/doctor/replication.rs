@@ -64,6 +64,7 @@ pub(super) fn judge(facts: &Facts, needs_replicas: bool) -> Finding {
     // `min_slaves_good_slaves` is there only if the setting is not 0.
     let least = facts.setting("min-replicas-to-write").and_then(|least| least.parse::<u64>().ok());
     let bounded = least.map_or_else(|| info.text("min_slaves_good_slaves").is_some(), |least| least > 0);
+    let spare = least.is_none_or(|least| count > least);
     let count = format!("{count} replica{}", if count == 1 { "" } else { "s" });
     if !bounded {
         return Finding::warning(check, format!("{count}, and min-replicas-to-write 0"))
@@ -74,6 +75,14 @@ pub(super) fn judge(facts: &Facts, needs_replicas: bool) -> Finding {
         return Finding::warning(check, format!("{count}, and min-replicas-max-lag above {LAGS} s"))
             .means(7, "a master that is cut off goes on counting by itself for that long")
             .fix("CONFIG SET min-replicas-max-lag 2");
+    }
+    if needs_replicas && !spare {
+        return Finding::warning(check, format!("{count}, and min-replicas-to-write needs as many"))
+            .means(
+                6,
+                "a promoted replica has one less: it refuses to charge until the old master is back as its replica",
+            )
+            .fix("connect one more replica: two for each master with min-replicas-to-write 1");
     }
     Finding::ok(check, format!("{count}, and min-replicas-to-write is set"))
 }
@@ -125,10 +134,15 @@ mod tests {
         let one = |lag: u64, state: &str| {
             format!("connected_slaves:1\nslave0:ip=::1,port=6380,state={state},offset=1,lag={lag}\n")
         };
+        let two =
+            "connected_slaves:2\nslave0:ip=::1,port=1,state=online,lag=0\nslave1:ip=::1,port=2,state=online,lag=0\n";
         for (info, settings, needs, severity) in [
             ("connected_slaves:0".to_owned(), "", false, Ok),
             ("connected_slaves:0".to_owned(), "", true, Warning),
-            (one(0, "online"), "min-replicas-to-write:1\nmin-replicas-max-lag:2", true, Ok),
+            (two.to_owned(), "min-replicas-to-write:1\nmin-replicas-max-lag:2", true, Ok),
+            (two.to_owned(), "min-replicas-to-write:2\nmin-replicas-max-lag:2", true, Warning),
+            (one(0, "online"), "min-replicas-to-write:1\nmin-replicas-max-lag:2", true, Warning),
+            (one(0, "online"), "min-replicas-to-write:1\nmin-replicas-max-lag:2", false, Ok),
             (one(0, "online"), "min-replicas-to-write:1\nmin-replicas-max-lag:60", true, Warning),
             (one(0, "online"), "min-replicas-to-write:0", false, Warning),
             (one(0, "online") + "min_slaves_good_slaves:1\n", "", true, Ok),

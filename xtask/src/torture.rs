@@ -98,7 +98,11 @@ fn is_found(ready: &setup::Ready, mutant: &Mutant, tree: &Path) -> Result<bool> 
     let mut build = run::cargo(&["build", "-p", "tallygate-cli", "-p", "tallygate-torture"]);
     run::run(build.current_dir(tree).env("CARGO_TARGET_DIR", &target))?;
     let mut torture = Command::new(target.join("debug/torture"));
-    torture.args(&mutant.args).args(["--minimise", "0"]).stdout(Stdio::piped()).current_dir(tree);
+    torture
+        .args(&mutant.args)
+        .args(["--minimise", "0", "--until", &mutant.expect])
+        .stdout(Stdio::piped())
+        .current_dir(tree);
     ready.apply(&mut torture);
     run::announce(&torture);
     let output = torture.output().context("the harness could not be run")?;

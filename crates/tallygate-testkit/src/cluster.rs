@@ -80,8 +80,9 @@ impl Cluster {
         &self.nodes
     }
 
-    /// Waits until every live node reports the cluster ok and all report the same owners and epochs. (A node that takes
-    /// over a slot before it knows the last epoch would claim it with one that the others reject.)
+    /// Waits until every live node reports the cluster ok and no other live node as failing, and all report the same owners
+    /// and epochs. (A node that takes over a slot before it knows the last epoch would claim it with one that the others
+    /// reject; and one that still takes another for dead finds itself in a minority when a third dies.)
     ///
     /// # Panics
     /// When that does not come.
@@ -233,13 +234,13 @@ impl Cluster {
         })
     }
 
-    /// The configuration epoch of each live node.
+    /// The configuration epoch of each live node, if none of them is thought to fail.
     fn epochs(&self, node: &Server) -> Option<Vec<String>> {
         let nodes = node.try_command(&["CLUSTER", "NODES"]).ok()?.text();
         let alive = self.ids.iter().zip(&self.nodes).filter(|(_, node)| node.is_alive());
         let epoch = |id: &str| {
-            let line = nodes.lines().find(|line| line.starts_with(id))?;
-            line.split(' ').nth(6).map(str::to_owned)
+            let fields: Vec<&str> = nodes.lines().find(|line| line.starts_with(id))?.split(' ').collect();
+            if fields.get(2)?.contains("fail") { None } else { fields.get(6).map(|epoch| (*epoch).to_owned()) }
         };
         alive.map(|(id, _)| epoch(id)).collect()
     }

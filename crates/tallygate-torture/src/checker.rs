@@ -75,12 +75,7 @@ pub struct Checked {
 pub fn check(log: &Log, facts: &Facts) -> Checked {
     let mut checked = Checked { violations: log.violations.clone(), ..Checked::default() };
     for call in &log.calls {
-        let source = match &call.end {
-            End::Decided { source, .. } => source.clone(),
-            End::Failed { kind, .. } => format!("error: {kind}"),
-            End::HungUp => "hung up".to_owned(),
-        };
-        *checked.by_source.entry(source).or_default() += 1;
+        *checked.by_source.entry(call.end.name()).or_default() += 1;
     }
     let trouble = Trouble::new(log);
     let mut events: Vec<Vec<Event>> = vec![Vec::new(); facts.keys.len()];

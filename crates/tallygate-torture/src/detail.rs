@@ -38,12 +38,10 @@ fn detail(log: &Log, injected: &Injected, next: u64) -> Detail {
     let mut latency = Vec::new();
     let mut asked: BTreeMap<usize, Vec<(u64, bool)>> = BTreeMap::new();
     for call in &meanwhile {
-        let name = match &call.end {
-            End::Decided { source, .. } => source.clone(),
-            End::Failed { kind, .. } => kind.clone(),
-            End::HungUp => continue,
-        };
-        *by_source.entry(name).or_default() += 1;
+        if call.end == End::HungUp {
+            continue;
+        }
+        *by_source.entry(call.end.name()).or_default() += 1;
         latency.push(call.ended - call.sent);
         for part in &call.parts {
             asked.entry(part.key).or_default().push((call.ended, part.seen.is_some()));

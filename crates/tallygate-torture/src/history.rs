@@ -76,6 +76,18 @@ pub enum End {
     HungUp,
 }
 
+impl End {
+    /// What answered, for counts.
+    #[must_use]
+    pub fn name(&self) -> String {
+        match self {
+            Self::Decided { source, .. } => source.clone(),
+            Self::Failed { kind, .. } => format!("error: {kind}"),
+            Self::HungUp => "hung up".to_owned(),
+        }
+    }
+}
+
 /// A call. Instants are microseconds since the round began.
 #[derive(Debug, Clone)]
 pub struct Call {

@@ -19,6 +19,7 @@ usage: torture [options]
   --seed S         the seed of the first round; each round takes the next (default 1)
   --rounds R       stop after so many rounds
   --minutes M      stop after so many minutes
+  --until WORDS    stop after a violation with these words
   --only WORLD     standalone, server, cluster, shards or sentinel; by default the seeds take turns
   --per-round N    faults of one round (default 20)
   --keep A,B       only these faults of each round, by their numbers, or none
@@ -33,6 +34,7 @@ struct Options {
     seed: u64,
     rounds: u64,
     minutes: u64,
+    until: Option<String>,
     only: Option<WorldKind>,
     per_round: usize,
     keep: Option<Vec<usize>>,
@@ -105,6 +107,7 @@ fn options(mut words: impl Iterator<Item = String>) -> Result<Options, String> {
         seed: 1,
         rounds: u64::MAX,
         minutes: u64::MAX / 60,
+        until: None,
         only: None,
         per_round: 20,
         keep: None,
@@ -131,6 +134,7 @@ fn options(mut words: impl Iterator<Item = String>) -> Result<Options, String> {
             "--seed" => options.seed = number()?,
             "--rounds" => options.rounds = number()?,
             "--minutes" => options.minutes = number()?,
+            "--until" => options.until = Some(value),
             "--per-round" => options.per_round = size()?,
             "--callers" => options.callers = Some(size()?),
             "--worlds" => options.worlds = number()?.max(1),
@@ -160,6 +164,11 @@ fn schedule(options: &Options, seed: u64, valkey: bool) -> Schedule {
     schedule.reduced(keep, options.callers.unwrap_or(usize::MAX))
 }
 
+fn is_done(options: &Options, report: &Report) -> bool {
+    let found = |words: &String| report.violations.iter().any(|violation| violation.contains(words));
+    report.injected() >= options.faults || options.until.as_ref().is_some_and(found)
+}
+
 fn run(options: &Options) -> (Report, u64) {
     let valkey = world::has_valkey();
     let (report, next, start) = (Mutex::new(Report::default()), AtomicU64::new(options.seed), Instant::now());
@@ -168,8 +177,7 @@ fn run(options: &Options) -> (Report, u64) {
         for _ in 0..options.worlds {
             scope.spawn(|| {
                 loop {
-                    let done = report.lock().expect("no round panicked").injected();
-                    if done >= options.faults || Instant::now() > until {
+                    if is_done(options, &report.lock().expect("no round panicked")) || Instant::now() > until {
                         return;
                     }
                     let seed = next.fetch_add(1, Ordering::Relaxed);

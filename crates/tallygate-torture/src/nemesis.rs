@@ -1,5 +1,6 @@
 //! Injects the faults of a schedule, one after the other, and declares what each may cost.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -306,7 +307,7 @@ async fn dead_shard(scene: &Arc<Scene>, node: usize, millis: u64, skewed: bool) 
 
 fn judge_dead_shard(scene: &Scene, dead: &[usize], from: u64, to: u64) {
     let deadline = u64::try_from(scene.world.schedule.load.deadline.as_micros()).expect("small");
-    let (mut healthy, mut not_by_store, mut waits) = (0, 0, Vec::new());
+    let (mut healthy, mut not_by_store, mut others, mut waits) = (0, 0, BTreeMap::<String, u64>::new(), Vec::new());
     let starved = scene.recorder.with(|log| {
         for call in log.calls.iter().filter(|call| call.sent >= from && call.ended <= to) {
             if call.end == crate::history::End::HungUp {
@@ -316,7 +317,10 @@ fn judge_dead_shard(scene: &Scene, dead: &[usize], from: u64, to: u64) {
                 waits.push(call.ended - call.sent);
             } else {
                 healthy += 1;
-                not_by_store += usize::from(!call.by_store());
+                if !call.by_store() {
+                    not_by_store += 1;
+                    *others.entry(call.end.name()).or_default() += 1;
+                }
             }
         }
         log.starved(from, to)
@@ -327,7 +331,7 @@ fn judge_dead_shard(scene: &Scene, dead: &[usize], from: u64, to: u64) {
     }
     if healthy >= 30 && not_by_store * 10 > healthy {
         let what = format!(
-            "one of three shards is dead: {not_by_store} of {healthy} calls to the other two were not answered by the store"
+            "one of three shards is dead: {not_by_store} of {healthy} calls to the other two were not answered by the store, but by {others:?}"
         );
         scene.recorder.violation(Violation::new("a dead shard costs its own keys only (A2)", what));
     }

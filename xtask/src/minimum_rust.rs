@@ -1,4 +1,4 @@
-//! The libraries build on the Rust version that their manifests name, and those whose tests need no server are tested on it.
+//! The libraries build on the Rust version that their manifests name.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -7,9 +7,6 @@ use std::process::Command;
 use anyhow::{Context, Result};
 
 use crate::run;
-
-/// Their tests need no server. Those of the others need one, or crates that need a newer version.
-const TESTED: [&str; 2] = ["tallygate", "tallygate-http"];
 
 /// Crates that take the version of the workspace are built with it by every other step.
 pub fn run() -> Result<()> {
@@ -27,11 +24,6 @@ pub fn run() -> Result<()> {
         let mut check = cargo(version, &["check", "--all-features"]);
         check.args(names.iter().flat_map(|name| ["-p", name]));
         run::run(&mut check)?;
-        let tested: Vec<&String> = names.iter().filter(|name| TESTED.contains(&name.as_str())).collect();
-        if !tested.is_empty() {
-            let mut test = cargo(version, &["test"]);
-            run::run(test.args(tested.into_iter().flat_map(|name| ["-p", name])))?;
-        }
     }
     println!("xtask minimum-rust: {crates:?}");
     Ok(())

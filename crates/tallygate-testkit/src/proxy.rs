@@ -162,13 +162,19 @@ fn reset(stream: &TcpStream) {
     let _ = rustix::net::sockopt::set_socket_linger(stream, Some(Duration::ZERO));
 }
 
+/// A connection that has lost bytes ends before it forwards any others: no network leaves them out of a stream.
 fn forward_requests(mut client: &TcpStream, mut server: &TcpStream, shared: &Shared) -> io::Result<()> {
     let mut buffer = [0; 16 * 1024];
+    let mut lossy = false;
     loop {
         let Some(count) = read(&mut client, &mut buffer, shared)? else {
             continue;
         };
-        if shared.mode().0 != Mode::BlackHole {
+        if shared.mode().0 == Mode::BlackHole {
+            lossy = true;
+        } else if lossy {
+            return Ok(());
+        } else {
             server.write_all(&buffer[..count])?;
         }
     }
@@ -176,7 +182,7 @@ fn forward_requests(mut client: &TcpStream, mut server: &TcpStream, shared: &Sha
 
 fn forward_replies(mut server: &TcpStream, mut client: &TcpStream, shared: &Shared) -> io::Result<()> {
     let mut buffer = [0; 16 * 1024];
-    let (mut since, mut forwarded) = (0, 0);
+    let (mut since, mut forwarded, mut lossy) = (0, 0, false);
     loop {
         let Some(count) = read(&mut server, &mut buffer, shared)? else {
             continue;
@@ -187,12 +193,13 @@ fn forward_replies(mut server: &TcpStream, mut client: &TcpStream, shared: &Shar
         }
         let piece = &buffer[..count];
         match mode {
+            Mode::BlackHole | Mode::DropReplies => lossy = true,
+            _ if lossy => return Ok(()),
             Mode::Pass => client.write_all(piece)?,
             Mode::Delay(delay) => {
                 thread::sleep(delay);
                 client.write_all(piece)?;
             }
-            Mode::BlackHole | Mode::DropReplies => {}
             Mode::CutAfter(limit) => {
                 let rest = limit.saturating_sub(forwarded).min(count);
                 client.write_all(&piece[..rest])?;

@@ -1,32 +1,28 @@
 //! One server: the connection to it that all calls share, and whether it is up.
 
+mod health;
+
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
 
 use redis::Value;
 use tokio::sync::{Notify, watch};
-use tokio::time::{Instant, sleep, timeout_at};
+use tokio::time::{Instant, timeout_at};
 
 use super::backoff::Backoff;
 use super::conn::{ConnectOptions, Connection, Request};
 use super::deadline::Deadline;
 use super::failure::{Failure, NotSent};
-use super::outage::{Watch, is_starved};
 use super::pipe::Place;
 use crate::url::Address;
+use health::Health;
 
 /// The maximum is short, so that a server that came back is found before the callers of the next second give up.
 const BACKOFF: Backoff = Backoff::new(Duration::from_millis(5), Duration::from_millis(250));
-/// Between two probes of a server that is down.
-const PROBE_BACKOFF: Backoff = Backoff::new(Duration::from_millis(2), Duration::from_millis(100));
-/// How long a connection may owe an answer before another one is tried.
-const SILENCE: Duration = Duration::from_millis(250);
-/// Between two signs of life that a server is asked for while it is late.
-const LOOK: Duration = Duration::from_millis(10);
 
 /// One server. It is down once it could not be connected to, or was not ready, for a deadline, or has left calls unanswered
-/// for as long as [`Watch`] says. Then calls fail at once, until a probe is answered within the deadline.
+/// for as long as [`Watch`](super::outage::Watch) says. Then calls fail at once, until a probe is answered within the deadline.
 pub(crate) struct Node {
     options: ConnectOptions,
     current: RwLock<Option<Arc<Connection>>>,
@@ -35,7 +31,7 @@ pub(crate) struct Node {
     lost: Option<Arc<Notify>>,
     /// Whether `health` has anything to tell: checked first by every call.
     troubled: AtomicBool,
-    /// Whether it left a call unanswered, and [`examine`] is finding out whether it is down.
+    /// Whether it left a call unanswered, and a task is finding out whether it is down.
     late: AtomicBool,
     health: Mutex<Health>,
     /// A key that this server has, for probes: a cluster that is down still answers a plain `PING`.
@@ -50,16 +46,6 @@ struct Opening {
     backoff: Backoff,
     /// When to try again after a failure, and the failure.
     paused: Option<(Instant, Failure)>,
-}
-
-#[derive(Default)]
-struct Health {
-    /// Since when it has been failing.
-    since: Option<Instant>,
-    /// Why it is down, if it is.
-    down: Option<Failure>,
-    /// Whether it is at fault for certain. Until then it is late.
-    certain: bool,
 }
 
 impl Node {
@@ -111,24 +97,6 @@ impl Node {
         let reply = connection.send(request, deadline.answer_by, place).await;
         self.observe(&connection, &reply, is_call);
         reply
-    }
-
-    /// The failure of a call that is not sent because the server is down, if it is.
-    pub(crate) fn down(&self) -> Option<Failure> {
-        if !self.troubled.load(Ordering::Relaxed) {
-            return None;
-        }
-        let health = self.health();
-        let why = health.down.clone().map(Box::new);
-        why.map(if health.certain { Failure::Down } else { Failure::Late })
-    }
-
-    /// Why calls to it fail at present, if they do: it is down, or refuses the connection.
-    pub(crate) fn failure(&self) -> Option<Failure> {
-        self.down().or_else(|| {
-            let refused = self.opening().paused.as_ref().map(|(_, failure)| failure.clone());
-            refused.filter(|_| !self.is_open()).map(Failure::into_down)
-        })
     }
 
     /// Since when it owes an answer, if it does.
@@ -216,122 +184,6 @@ impl Node {
         drop(current.take_if(|current| Arc::ptr_eq(current, connection)));
     }
 
-    /// Updates what is known of the server from a reply. `proves` that it works if it is one: that of a call, or of a probe.
-    fn observe(self: &Arc<Self>, connection: &Arc<Connection>, reply: &Result<Value, Failure>, proves: bool) {
-        match reply {
-            Err(Failure::TimedOut { .. } | Failure::NotSent(NotSent::Queued { .. })) => {
-                if !self.late.swap(true, Ordering::Relaxed) {
-                    tokio::spawn(examine(Arc::downgrade(self)));
-                }
-            }
-            // The server closed, or is no longer the master: behind a DNS name the next connection may reach another.
-            Err(Failure::Lost(_) | Failure::NotSent(_) | Failure::ReadOnly(_)) => self.forget(connection),
-            Err(failure @ Failure::NotReady(_)) => self.fails(failure),
-            Ok(_) | Err(_) => {
-                if proves && self.troubled.load(Ordering::Relaxed) {
-                    self.works();
-                }
-            }
-        }
-    }
-
-    /// An answer came. A server that is down needs more than that: see [`recover`].
-    fn works(&self) {
-        let mut health = self.health();
-        if health.down.is_none() {
-            health.since = None;
-            self.troubled.store(false, Ordering::Relaxed);
-        }
-    }
-
-    /// It is not ready, or cannot be connected to. A refused login is not among these: calls get its error at once.
-    fn fails(self: &Arc<Self>, failure: &Failure) {
-        if matches!(failure, Failure::Refused(_)) {
-            return;
-        }
-        let since = *self.health().since.get_or_insert_with(Instant::now);
-        self.troubled.store(true, Ordering::Relaxed);
-        if since.elapsed() >= self.options.deadline {
-            self.goes_down(failure.clone());
-        }
-    }
-
-    fn goes_down(self: &Arc<Self>, failure: Failure) {
-        {
-            let mut health = self.health();
-            health.certain |= failure.is_certain();
-            if health.down.replace(failure).is_some() {
-                return;
-            }
-            health.since.get_or_insert_with(Instant::now);
-        }
-        self.troubled.store(true, Ordering::Relaxed);
-        self.notify_lost();
-        tokio::spawn(recover(Arc::downgrade(self)));
-    }
-
-    fn comes_up(&self) {
-        *self.health() = Health::default();
-        self.troubled.store(false, Ordering::Relaxed);
-    }
-
-    /// Asks the server for a sign of life, and waits for it for one deadline.
-    pub(crate) async fn probe(self: &Arc<Self>) -> Result<(), Failure> {
-        let by = Instant::now() + self.options.deadline;
-        let connection = self.connection(by).await?;
-        let reply = connection.send(Request::Command(&self.probe_command()), by, None).await;
-        self.observe(&connection, &reply, true);
-        match reply {
-            Err(
-                failure @ (Failure::TimedOut { .. } | Failure::NotReady(_) | Failure::NotSent(_) | Failure::Lost(_)),
-            ) => Err(failure),
-            // Any other reply, if only an error, is one.
-            Ok(_) | Err(_) => Ok(()),
-        }
-    }
-
-    /// Waits until the server has answered all that it owes on this connection, which is given up otherwise. Returns whether
-    /// anything came since `began`, and whether this process was starved meanwhile.
-    async fn catch_up(&self, began: Instant) -> (bool, bool) {
-        let until = Instant::now() + SILENCE;
-        let mut starved = false;
-        while let Some(connection) = self.live()
-            && connection.owes_since().is_some()
-        {
-            if Instant::now() >= until {
-                let heard = self.heard_since(began);
-                self.forget(&connection);
-                return (heard, starved);
-            }
-            let (slept, pause) = (Instant::now(), Duration::from_millis(1));
-            sleep(pause).await;
-            starved |= is_starved(slept.elapsed(), pause);
-        }
-        (self.heard_since(began), starved)
-    }
-
-    /// Whether the server has sent anything since then.
-    fn heard_since(&self, instant: Instant) -> bool {
-        self.live().and_then(|connection| connection.heard_at()).is_some_and(|heard| heard >= instant)
-    }
-
-    fn unresponsive(&self) -> Failure {
-        Failure::NotSent(NotSent::Unresponsive { longer_than: self.options.deadline })
-    }
-
-    fn probe_command(&self) -> redis::Cmd {
-        let key = self.probe_key.read().unwrap_or_else(PoisonError::into_inner).clone();
-        let mut command = redis::cmd("EVAL");
-        command.arg("return 1").arg(u8::from(key.is_some())).arg(key);
-        command
-    }
-
-    fn notify_lost(&self) {
-        if let Some(lost) = &self.lost {
-            lost.notify_one();
-        }
-    }
-
     fn live(&self) -> Option<Arc<Connection>> {
         let current = self.current.read().unwrap_or_else(PoisonError::into_inner);
         current.as_ref().filter(|connection| !connection.is_dead()).cloned()
@@ -339,10 +191,6 @@ impl Node {
 
     fn opening(&self) -> MutexGuard<'_, Opening> {
         self.opening.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn health(&self) -> MutexGuard<'_, Health> {
-        self.health.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn not_yet(&self) -> Failure {
@@ -356,81 +204,5 @@ impl Node {
 impl Opening {
     fn pause(&mut self, failure: Failure) {
         self.paused = Some((Instant::now() + self.backoff.next(), failure));
-    }
-}
-
-/// Finds out whether a server that was late is down.
-async fn examine(node: Weak<Node>) {
-    let mut watch = Watch::default();
-    loop {
-        let began = Instant::now();
-        sleep(LOOK).await;
-        let Some(node) = node.upgrade() else { return };
-        let answer = node.probe().await;
-        let queued = match answer {
-            Err(Failure::TimedOut { .. }) => false,
-            // Behind others in this process, which tells nothing, unless those are not answered either.
-            Err(Failure::NotSent(NotSent::Queued { .. })) => node.owes_since().is_none_or(|since| since > began),
-            // It answered in time, or fails in another way, which is found out elsewhere.
-            Ok(()) | Err(_) => return node.late.store(false, Ordering::Relaxed),
-        };
-        let took = began.elapsed();
-        let starved = queued || is_starved(took, LOOK + node.options.deadline);
-        watch.look(took, starved, node.heard_since(began));
-        if watch.is_late() {
-            node.goes_down(node.unresponsive());
-            node.health().certain |= watch.is_outage();
-            return;
-        }
-    }
-}
-
-/// Probes a server that is down until it answers within the deadline. The answers that it still owes are waited for on the
-/// same connection, so that one that stalled is back as soon as it goes on.
-async fn recover(node: Weak<Node>) {
-    let mut backoff = PROBE_BACKOFF;
-    let mut watch = Watch::default();
-    let mut overslept = false;
-    loop {
-        let Some(node) = node.upgrade() else { return };
-        // So that nobody examines what is known.
-        node.late.store(true, Ordering::Relaxed);
-        let (began, pause) = (Instant::now(), backoff.next());
-        let answer = node.probe().await;
-        let mut starved = overslept || is_starved(began.elapsed(), node.options.deadline);
-        let (mut heard, mut fails) = (node.heard_since(began), false);
-        let works = match answer {
-            // A refusal is an answer: calls get it, and learn what to change.
-            Ok(()) | Err(Failure::Refused(_)) => true,
-            Err(Failure::TimedOut { .. } | Failure::NotSent(NotSent::Queued { .. })) => {
-                node.health().down = Some(node.unresponsive());
-                let (came, was_starved) = node.catch_up(began).await;
-                (heard, starved) = (heard || came, starved || was_starved);
-                // An answer is late by any clock that a starved process reads.
-                starved && heard
-            }
-            Err(failure) => {
-                fails = failure.is_certain();
-                node.health().down = Some(failure);
-                false
-            }
-        };
-        if works {
-            node.late.store(false, Ordering::Relaxed);
-            return node.comes_up();
-        }
-        watch.look(began.elapsed() + pause, starved, heard);
-        {
-            // Once it is heard of it is only late, unless it says itself that it is not ready, and whatever it was before: a flood
-            // must not be able to prolong an outage.
-            let mut health = node.health();
-            health.certain = fails || (health.certain && !heard) || watch.is_outage();
-        }
-        // In a cluster, another node may have its slots by now.
-        node.notify_lost();
-        drop(node);
-        let slept = Instant::now();
-        sleep(pause).await;
-        overslept = is_starved(slept.elapsed(), pause);
     }
 }

@@ -307,7 +307,7 @@ async fn dead_shard(scene: &Arc<Scene>, node: usize, millis: u64, skewed: bool) 
 
 fn judge_dead_shard(scene: &Scene, dead: &[usize], from: u64, to: u64) {
     let deadline = u64::try_from(scene.world.schedule.load.deadline.as_micros()).expect("small");
-    let (mut healthy, mut not_by_store, mut others, mut waits) = (0, 0, BTreeMap::<String, u64>::new(), Vec::new());
+    let (mut healthy, mut others, mut waits) = (0, BTreeMap::<String, u64>::new(), Vec::new());
     let starved = scene.recorder.with(|log| {
         for call in log.calls.iter().filter(|call| call.sent >= from && call.ended <= to) {
             if call.end == crate::history::End::HungUp {
@@ -318,7 +318,6 @@ fn judge_dead_shard(scene: &Scene, dead: &[usize], from: u64, to: u64) {
             } else {
                 healthy += 1;
                 if !call.by_store() {
-                    not_by_store += 1;
                     *others.entry(call.end.name()).or_default() += 1;
                 }
             }
@@ -329,6 +328,7 @@ fn judge_dead_shard(scene: &Scene, dead: &[usize], from: u64, to: u64) {
     if starved > deadline / 2 {
         return;
     }
+    let not_by_store: u64 = others.values().sum();
     if healthy >= 30 && not_by_store * 10 > healthy {
         let what = format!(
             "one of three shards is dead: {not_by_store} of {healthy} calls to the other two were not answered by the store, but by {others:?}"

@@ -49,7 +49,8 @@ impl Node {
         })
     }
 
-    /// Updates what is known of the server from a reply. `proves` that it works if it is one: that of a call, or of a probe.
+    /// Updates what is known of the server from a reply. `proves`: whether a reply shows that it serves, as those to calls and
+    /// probes do.
     pub(super) fn observe(
         self: &Arc<Self>,
         connection: &Arc<Connection>,
@@ -237,8 +238,8 @@ async fn recover(node: Weak<Node>) {
         }
         watch.look(began.elapsed() + pause, starved, heard);
         {
-            // Once it is heard of it is only late, unless it says itself that it is not ready, and whatever it was before: a flood
-            // must not be able to prolong an outage.
+            // A server that answers is only late, whatever it was before, or a flood could prolong an outage. One that answers that
+            // it is not ready is down.
             let mut health = node.health();
             health.certain = fails || (health.certain && !heard) || watch.is_outage();
         }

@@ -1,10 +1,8 @@
 //! TLS is optional: projects of their own, built without it, with it, and beside reqwest with aws-lc-rs.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on must stop")]
 
-use std::fs;
 use std::io::{Read as _, Write as _};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
-use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 use std::thread;
@@ -12,25 +10,15 @@ use std::thread;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ServerConfig, ServerConnection, StreamOwned};
-use tallygate_testkit::Server;
+use tallygate_testkit::{Project, Server};
 
-const MANIFEST: &str = r#"
-[package]
-name = "tls-features"
-edition = "2024"
+const DEPENDENCIES: &str = r#"
+rustls = { version = "0.23", default-features = false, features = ["ring"], optional = true }
+tallygate-redis = { path = "CRATES/tallygate-redis" }
+tokio = { version = "1", features = ["macros", "rt"] }
 
 [features]
 tls = ["tallygate-redis/tls", "dep:rustls"]
-
-[dependencies]
-rustls = { version = "0.23", default-features = false, features = ["ring"], optional = true }
-tallygate-redis = { path = "PATH/tallygate-redis" }
-tokio = { version = "1", features = ["macros", "rt"] }
-
-[workspace]
-
-[profile.dev]
-debug = false
 "#;
 
 /// Connects to a URL, with `install` after it has installed a provider, and prints the error.
@@ -53,25 +41,15 @@ async fn main() {
 "#;
 
 /// reqwest is pinned, so that a release of it does not fail the test. Only it chooses a provider here, aws-lc-rs.
-const MANIFEST_BESIDE_REQWEST: &str = r#"
-[package]
-name = "beside-reqwest"
-edition = "2024"
+const DEPENDENCIES_BESIDE_REQWEST: &str = r#"
+reqwest = { version = "=0.13.5", default-features = false, features = ["rustls"] }
+rustls = { version = "0.23", default-features = false, optional = true }
+tallygate = { path = "CRATES/tallygate" }
+tallygate-redis = { path = "CRATES/tallygate-redis" }
+tokio = { version = "1", features = ["macros", "rt"] }
 
 [features]
 tls = ["tallygate-redis/tls", "dep:rustls"]
-
-[dependencies]
-reqwest = { version = "=0.13.5", default-features = false, features = ["rustls"] }
-rustls = { version = "0.23", default-features = false, optional = true }
-tallygate = { path = "PATH/tallygate" }
-tallygate-redis = { path = "PATH/tallygate-redis" }
-tokio = { version = "1", features = ["macros", "rt"] }
-
-[workspace]
-
-[profile.dev]
-debug = false
 "#;
 
 /// An HTTPS request and decisions in one process. With `install` the provider is installed at startup. Without, rustls installs
@@ -104,66 +82,20 @@ async fn main() {
 }
 "#;
 
-/// A project outside the workspace, so that no other crate enables features.
-struct Project {
-    name: &'static str,
-    folder: PathBuf,
+/// The names of the TLS crates in a tree.
+fn tls_crates(project: &Project, args: &[&str]) -> Vec<String> {
+    let tree = project.cargo(&[&["tree", "--edges", "normal,build", "--prefix", "none"], args].concat());
+    let mut names: Vec<&str> = tree.lines().filter_map(|line| line.split(' ').next()).collect();
+    assert!(names.contains(&"tallygate-redis"), "{tree}");
+    names.retain(|name| name.contains("rustls") || name.starts_with("aws-lc") || *name == "ring");
+    names.sort_unstable();
+    names.dedup();
+    names.into_iter().map(str::to_owned).collect()
 }
 
-impl Project {
-    fn new(name: &'static str, manifest: &str, main: &str) -> Self {
-        let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
-        let crates = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
-        let lock = fs::read_to_string(crates.join("../Cargo.lock")).unwrap();
-        let project = Self { name, folder };
-        project.write("Cargo.toml", &manifest.replace("PATH", crates.to_str().unwrap()));
-        project.write("src/main.rs", main);
-        // The versions of the workspace. Kept with what cargo adds to it, which it would have to ask the registry for again.
-        if project.write("workspace.lock", &lock) {
-            fs::write(project.folder.join("Cargo.lock"), lock).unwrap();
-        }
-        project
-    }
-
-    /// An unchanged file stays, so that nothing is built again.
-    fn write(&self, name: &str, text: &str) -> bool {
-        let path = self.folder.join(name);
-        if fs::read_to_string(&path).is_ok_and(|there| there == text) {
-            return false;
-        }
-        fs::create_dir_all(path.parent().unwrap()).unwrap();
-        fs::write(path, text).unwrap();
-        true
-    }
-
-    /// All projects build in one folder, and share what they have in common.
-    fn target() -> PathBuf {
-        Path::new(env!("CARGO_TARGET_TMPDIR")).join("tls-features/target")
-    }
-
-    fn cargo(&self, args: &[&str]) -> String {
-        let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-        cargo.args(args).current_dir(&self.folder).env("CARGO_TARGET_DIR", Self::target());
-        let output = cargo.output().unwrap();
-        assert!(output.status.success(), "cargo {args:?}:\n{}", String::from_utf8_lossy(&output.stderr));
-        String::from_utf8(output.stdout).unwrap()
-    }
-
-    /// The names of the TLS crates in a tree.
-    fn tls_crates(&self, args: &[&str]) -> Vec<String> {
-        let tree = self.cargo(&[&["tree", "--edges", "normal,build", "--prefix", "none"], args].concat());
-        let mut names: Vec<&str> = tree.lines().filter_map(|line| line.split(' ').next()).collect();
-        assert!(names.contains(&"tallygate-redis"), "{tree}");
-        names.retain(|name| name.contains("rustls") || name.starts_with("aws-lc") || *name == "ring");
-        names.sort_unstable();
-        names.dedup();
-        names.into_iter().map(str::to_owned).collect()
-    }
-
-    fn run(&self, args: &[&str]) -> String {
-        let output = Command::new(Self::target().join("debug").join(self.name)).args(args).output().unwrap();
-        [output.stdout, output.stderr].map(|text| String::from_utf8(text).unwrap()).concat()
-    }
+fn run(project: &Project, args: &[&str]) -> String {
+    let output = Command::new(project.program()).args(args).output().unwrap();
+    [output.stdout, output.stderr].map(|text| String::from_utf8(text).unwrap()).concat()
 }
 
 /// Answers every request with `hello`, with the certificate of a Redis server; returns its URL.
@@ -194,33 +126,34 @@ fn https(server: &Server) -> String {
 
 #[test]
 fn tls_is_optional_and_no_provider_is_forced_on_the_process() {
-    let project = Project::new("tls-features", MANIFEST, MAIN);
+    let project = Project::new(env!("CARGO_TARGET_TMPDIR"), "tls-features", DEPENDENCIES, MAIN);
     let server = Server::redis().tls().start();
 
     project.cargo(&["build", "--offline"]);
-    let said = project.run(&["rediss://127.0.0.1"]);
+    let said = run(&project, &["rediss://127.0.0.1"]);
     assert!(said.contains("rediss:// needs TLS") && said.contains("feature `tls-ring`"), "{said}");
-    assert_eq!(project.tls_crates(&["--offline"]), [""; 0]);
+    assert_eq!(tls_crates(&project, &["--offline"]), [""; 0]);
 
     project.cargo(&["build", "--offline", "--features", "tls"]);
-    let said = project.run(&[&server.url()]);
+    let said = run(&project, &[&server.url()]);
     assert!(said.contains("no crypto provider") && said.contains("feature `tls-ring`"), "{said}");
     assert!(said.ends_with("false\n"), "a provider was installed: {said}");
-    assert_eq!(project.run(&[&server.url(), "install"]), "connected\ntrue\n");
+    assert_eq!(run(&project, &[&server.url(), "install"]), "connected\ntrue\n");
 }
 
 #[test]
 fn reqwest_with_aws_lc_rs_and_the_store_work_in_one_process() {
-    let project = Project::new("beside-reqwest", MANIFEST_BESIDE_REQWEST, MAIN_BESIDE_REQWEST);
+    let project =
+        Project::new(env!("CARGO_TARGET_TMPDIR"), "beside-reqwest", DEPENDENCIES_BESIDE_REQWEST, MAIN_BESIDE_REQWEST);
     let server = Server::redis().tls().start();
     let (https, ca, redis) = (https(&server), server.ca_path().to_str().unwrap(), server.url());
 
-    assert_eq!(project.tls_crates(&["--package", "tallygate-redis"]), [""; 0], "without TLS, those of reqwest only");
-    let both = project.tls_crates(&["--features", "tls"]);
+    assert_eq!(tls_crates(&project, &["--package", "tallygate-redis"]), [""; 0], "without TLS, those of reqwest only");
+    let both = tls_crates(&project, &["--features", "tls"]);
     assert!(both.iter().any(|name| name == "aws-lc-rs") && !both.iter().any(|name| name == "ring"), "{both:?}");
 
     project.cargo(&["build", "--features", "tls"]);
     let expected = "hello\ntrue\ntrue\nfalse\nhello\n";
-    assert_eq!(project.run(&[&https, ca, &redis]), expected);
-    assert_eq!(project.run(&[&https, ca, &redis, "install"]), expected);
+    assert_eq!(run(&project, &[&https, ca, &redis]), expected);
+    assert_eq!(run(&project, &[&https, ca, &redis, "install"]), expected);
 }

@@ -8,19 +8,15 @@ use std::process::Command;
 use std::time::Duration;
 
 use tallygate_testkit::http::{Client, Response};
-use tallygate_testkit::{Daemon, Port, Ready, Server};
+use tallygate_testkit::{Daemon, Port, Project, Ready, Server};
 use tokio::time::Instant;
 
 const ADDRESS: &str = r#""127.0.0.1:3000""#;
 const REDIS: &str = r#""redis://127.0.0.1:6379""#;
 
-fn root() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().parent().unwrap()
-}
-
 /// The code blocks of the README's section as rendered: without the lines that only tests need.
 fn blocks() -> Vec<String> {
-    let readme = fs::read_to_string(root().join("README.md")).unwrap();
+    let readme = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../README.md")).unwrap();
     let (_, section) = readme.split_once("\n## In an axum service\n").expect("the README has the section");
     let (section, _) = section.split_once("\n## ").expect("others follow");
     let fenced = section.split("```").skip(1).step_by(2);
@@ -37,34 +33,12 @@ fn from_environment(code: &str, from: &str, variable: &str) -> String {
     code.replace(from, &format!("&std::env::var({variable:?})?"))
 }
 
-/// Writes only what has changed, so that a project is not built again.
-fn write(path: &Path, text: &str) {
-    if fs::read_to_string(path).is_ok_and(|there| there == text) {
-        return;
-    }
-    fs::create_dir_all(path.parent().unwrap()).unwrap();
-    fs::write(path, text).unwrap();
-}
-
-/// A new project of this name, built with the versions of this workspace, and without a network.
+/// Built without a network.
 fn build(name: &str, dependencies: &str, main: &str) -> PathBuf {
-    let crates = root().join("crates");
-    let dependencies = dependencies.replace("\"tallygate/crates/", &format!("\"{}/", crates.display()));
-    let manifest = format!(
-        "[package]\nname = \"{name}\"\nedition = \"2024\"\n\n[dependencies]\n{dependencies}\n\
-         [workspace]\n\n[profile.dev]\ndebug = false\n"
-    );
-    let target = Path::new(env!("CARGO_TARGET_TMPDIR")).join("quick-start");
-    let project = target.join(name);
-    write(&project.join("Cargo.toml"), &manifest);
-    write(&project.join("src/main.rs"), main);
-    let lock = fs::read_to_string(root().join("Cargo.lock")).unwrap();
-    fs::write(project.join("Cargo.lock"), lock).unwrap();
-    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    cargo.args(["build", "--offline"]).current_dir(&project).env("CARGO_TARGET_DIR", &target);
-    let output = cargo.output().unwrap();
-    assert!(output.status.success(), "{name}:\n{main}\n{}", String::from_utf8_lossy(&output.stderr));
-    target.join("debug").join(name)
+    let dependencies = dependencies.replace("\"tallygate/crates/", "\"CRATES/");
+    let project = Project::new(env!("CARGO_TARGET_TMPDIR"), name, &dependencies, main);
+    project.cargo(&["build", "--offline"]);
+    project.program()
 }
 
 fn start(program: &Path, redis: &str) -> (Daemon, SocketAddr) {

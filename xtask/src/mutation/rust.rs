@@ -81,8 +81,10 @@ pub fn run(args: &[String]) -> Result<()> {
 
 fn mutants_command() -> Result<Command> {
     let mut command = run::cargo(&["mutants"]);
-    let found = Command::new("cargo-mutants").arg("--version").output();
-    found.context("cargo-mutants is needed: cargo install cargo-mutants --locked")?;
+    for tool in ["cargo-mutants", "cargo-nextest"] {
+        let found = Command::new(tool).arg("--version").output();
+        found.with_context(|| format!("{tool} is needed: cargo install {tool} --locked"))?;
+    }
     command.env_remove("RUSTFLAGS");
     Ok(command)
 }
@@ -106,6 +108,9 @@ fn judge(ready: &setup::Ready, file: &str) -> Result<()> {
     let mut command = mutants_command()?;
     command.args(["--package", package(file), "--file", file, "--iterate", "--timeout", LONGEST]);
     command.args(["--build-timeout", LONGEST, "--no-shuffle", "--in-place", "--output"]).arg(folder(file));
+    // nextest stops at the first test that fails. Compiling the crate takes longer than running its tests unoptimised.
+    let unoptimised = format!("--config=profile.dev.package.{}.opt-level=0", package(file));
+    command.args(["--test-tool", "nextest", "--cargo-arg"]).arg(unoptimised);
     command.current_dir(tree_path()).env("CARGO_TARGET_DIR", run::target().join("mutation/rust-build"));
     command.args(["--", "--lib", "--test", "tests"]);
     ready.apply(&mut command);

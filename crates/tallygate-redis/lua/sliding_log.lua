@@ -26,7 +26,7 @@ if oldest[1] then
   local first = oldest[1]
   if struct.unpack('>I7', first) + old_window <= held then
     expired, first = 1, oldest[2]
-    if first and #first ~= 24 then return '!' .. string.sub(newest, -1) end
+    if first and #first ~= 24 then return '!' end
     if not first or struct.unpack('>I7', first) + old_window <= held then
       expired = redis.call('ZCOUNT', key, '-inf', string.format('%.0f', held - old_window))
       first = redis.call('ZRANGE', key, expired, expired)[1]
@@ -34,7 +34,7 @@ if oldest[1] then
   end
   first_before, first_sum = newest_sum, newest_sum
   if first then
-    if #first ~= 24 then return '!' .. string.sub(newest, -1) end
+    if #first ~= 24 then return '!' end
     first_at, first_before, units = struct.unpack('>I7I7I4', first)
     first_sum = (first_before + units) % 1000000000000000
   end
@@ -42,7 +42,6 @@ if oldest[1] then
     local total = (newest_sum - first_before) % 1000000000000000
     if total > amount then total = amount end
     newest_at, newest_before, newest_sum, expired, first_at, first_before, first_sum = now, 0, total, 0, now, 0, total
-    if total == 0 then newest_at = nil end
     changed = true
   end
 end
@@ -81,7 +80,7 @@ if verb == 'refund' then
     local walked = redis.call('ZRANGE', key, expired, expired + 999)
     local gone, left_from = 0, (first_before + cost) % 1000000000000000
     for i = 1, #walked do
-      if #walked[i] ~= 24 then return '!' .. string.sub(walked[i], -1) end
+      if #walked[i] ~= 24 then return '!' end
       local at, before, units = struct.unpack('>I7I7I4', walked[i])
       given = (before + units - first_before) % 1000000000000000
       if given > cost then
@@ -110,13 +109,11 @@ else
       while low < high do
         local middle = math.floor((low + high) / 2)
         local member = redis.call('ZRANGE', key, middle + 1, middle + 1)[1]
-        if #member ~= 24 then return '!' .. string.sub(member, -1) end
+        if #member ~= 24 then return '!' end
         local before = select(2, struct.unpack('>I7I7', member))
         if (before - first_before) % 1000000000000000 >= needed then high = middle else low = middle + 1 end
       end
-      local member = redis.call('ZRANGE', key, low, low)[1]
-      if #member ~= 24 then return '!' .. string.sub(member, -1) end
-      first_at = struct.unpack('>I7', member)
+      first_at = struct.unpack('>I7', redis.call('ZRANGE', key, low, low)[1])
     end
     retry_after = first_at + window - now
   elseif verb == 'check' then

@@ -5,10 +5,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
 use tallygate::check::Receipt;
-use tallygate::clock::Timestamp;
+use tallygate::clock::{ManualClock, Timestamp};
 use tallygate::history::{self, Record};
 use tallygate::store::StoreErrorKind;
-use tallygate::{Algorithm, Check, CheckError, Cost, Key, Limit, Limiter, Store, StoreError};
+use tallygate::{Algorithm, Check, CheckError, Cost, Key, Limit, Limiter, MemoryStore, Store, StoreError};
 use tallygate_redis::{RedisStore, RedisStoreBuilder};
 use tallygate_testkit::wait::PATIENCE;
 use tallygate_testkit::{Flavour, Reply, Server, valkey_available};
@@ -245,4 +245,49 @@ impl Load {
 /// The receipt of a charge by `check`.
 pub fn receipt(check: Check<'_>, charged_at: Option<Timestamp>) -> Receipt<'_> {
     Receipt::new(check, check.cost, charged_at)
+}
+
+/// Both stores, on one clock.
+pub struct Twins {
+    pub server: Server,
+    pub clock: ManualClock,
+    pub redis: RedisLimiter,
+    pub memory: Limiter<MemoryStore>,
+}
+
+impl Twins {
+    pub async fn start() -> Self {
+        let server = Server::redis().start();
+        let clock = ManualClock::new(Timestamp::from_micros(1_700_000_000_000_000));
+        let redis = RedisStore::builder(&server.url()).deadline(PATIENCE).manual_clock(clock.clone());
+        let redis = Limiter::new(redis.connect().await.unwrap());
+        let memory = Limiter::new(MemoryStore::builder().clock(clock.clone()).without_sweep().build());
+        Self { server, clock, redis, memory }
+    }
+
+    pub fn set(&self, micros: u64) {
+        self.clock.set(Timestamp::from_micros(micros));
+    }
+
+    /// Both answer alike. Returns what is left.
+    pub async fn check(&self, check: Check<'_>, story: &str) -> u64 {
+        let (one, two) = (self.redis.check(check).await.unwrap(), self.memory.check_now(check).unwrap());
+        assert_eq!(one.binding(), two.binding(), "{story}");
+        one.binding().remaining()
+    }
+
+    /// As [`Twins::check`].
+    pub async fn peek(&self, check: Check<'_>, story: &str) -> u64 {
+        let (one, two) = (self.redis.peek(check).await.unwrap(), self.memory.peek(check).await.unwrap());
+        assert_eq!(one.binding(), two.binding(), "{story}");
+        one.binding().remaining()
+    }
+
+    /// Returns what both have given back.
+    pub async fn refund(&self, check: Check<'_>, charged_at: Option<Timestamp>, story: &str) -> u64 {
+        let receipts = [receipt(check, charged_at)];
+        let given = self.redis.refund(&receipts).await.unwrap();
+        assert_eq!(given, self.memory.refund(&receipts).await.unwrap(), "{story}");
+        given[0]
+    }
 }

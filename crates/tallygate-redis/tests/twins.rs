@@ -4,14 +4,17 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use tallygate::algorithm::EncodedState;
 use tallygate::call::{Call, Verb};
 use tallygate::clock::{ManualClock, Timestamp};
-use tallygate::{Algorithm, Check, Decision, MemoryStore, Store, StoreError};
+use tallygate::{Algorithm, Check, Decision, Key, Limit, MemoryStore, Store, StoreError};
 use tallygate_redis::RedisStore;
 use tallygate_testkit::traces::{Inspected, Stored, Trace};
 use tallygate_testkit::{Connection, Flavour, Reply, Server, valkey_available};
+
+use crate::support::{Twins, units};
 
 /// Steps in a row over one connection.
 const STRETCH: usize = 5_000;
@@ -26,6 +29,61 @@ async fn memory_and_redis_answer_alike() {
 async fn memory_and_valkey_answer_alike() {
     if valkey_available() {
         compare(Flavour::Valkey, steps(10_000)).await;
+    }
+}
+
+/// A state counts as it is until the clock is further behind it than it could be.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn memory_and_redis_agree_on_a_clock_some_windows_behind() {
+    let twins = Twins::start().await;
+    let start = twins.clock.now().as_micros();
+    for &algorithm in Algorithm::ALL {
+        let limit = Limit::builder(5, Duration::from_secs(1)).algorithm(algorithm).build().unwrap();
+        let micros = |time: Duration| u64::try_from(time.as_micros()).unwrap();
+        for behind in
+            [1, 2, 3].map(|windows| windows * micros(limit.window())).into_iter().chain([micros(limit.full_after())])
+        {
+            for now in start - behind - 1..=start - behind + 1 {
+                let subject = format!("{now}");
+                let check = Check::new(Key::new("p", &subject).unwrap(), &limit);
+                let story = format!("{limit}, {behind} us behind, at {now} after {start}");
+                twins.set(start);
+                twins.check(check.cost(units(3)), &story).await;
+                twins.set(now);
+                twins.peek(check, &story).await;
+                twins.check(check, &story).await;
+            }
+        }
+    }
+}
+
+/// A charge that no longer counts gives nothing back, although others do; under a changed limit it still converts the state.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn memory_and_redis_agree_on_refunds_of_old_charges() {
+    let twins = Twins::start().await;
+    let (start, window) = (twins.clock.now().as_micros(), 1_000_000);
+    for &algorithm in Algorithm::ALL {
+        let limit = |millis| Limit::builder(20, Duration::from_millis(millis)).algorithm(algorithm).build().unwrap();
+        let (limit, changed) = (limit(1000), limit(1700));
+        for later in [1, 2, 3].into_iter().flat_map(|windows| windows * window - 1..=windows * window + 1) {
+            for asked in [&limit, &changed] {
+                let (subject, story) = (format!("{later} {asked}"), format!("{asked}, {later} us later"));
+                let key = Key::new("p", &subject).unwrap();
+                for charged in (0..=later).step_by(window as usize / 2) {
+                    twins.set(start + charged);
+                    twins.check(Check::new(key, &limit).cost(units(2)), &story).await;
+                }
+                twins.set(start + later);
+                let given = twins.refund(Check::new(key, asked), Some(Timestamp::from_micros(start)), &story).await;
+                if algorithm == Algorithm::SlidingLog && asked == &limit {
+                    assert_eq!(given, u64::from(later < window), "{story}");
+                }
+                for wait in [0, 300_000, 900_000] {
+                    twins.set(start + later + wait);
+                    twins.peek(Check::new(key, asked), &story).await;
+                }
+            }
+        }
     }
 }
 
@@ -67,8 +125,7 @@ async fn compare(flavour: Flavour, steps: usize) {
 async fn trace(server: &Server, algorithm: Algorithm, stretch: usize) -> usize {
     let clocks = [(); 2].map(|()| ManualClock::new(Timestamp::from_micros(1_700_000_000_000_000)));
     let memory = MemoryStore::builder().clock(clocks[0].clone()).without_sweep().build();
-    let redis =
-        RedisStore::builder(&server.url()).deadline(std::time::Duration::from_secs(10)).manual_clock(clocks[1].clone());
+    let redis = RedisStore::builder(&server.url()).deadline(Duration::from_secs(10)).manual_clock(clocks[1].clone());
     let store = redis.connect().await.expect("a server of our own");
     let [connection, mut monitor] = [(); 2].map(|()| server.connect().expect("a server of our own"));
     monitor.call(&["MONITOR"]).expect("a private server").ok();

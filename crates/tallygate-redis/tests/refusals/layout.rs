@@ -144,11 +144,33 @@ async fn both_ends_of_a_log_are_checked() {
             for _ in 0..calls {
                 assert!(limiter.check(state.check().cost(units(1))).await.unwrap().allowed());
             }
+            // Valid, but for its length or version.
             let mut member = vec![0; length];
+            member[22] = 1;
+            member[23.min(length - 1)] = 1;
             member[length - 1] = last;
             add(score, &member);
             let expected = if score == "0" { StoreErrorKind::Corrupt } else { kind };
             assert_eq!(state.peek().await, Some(expected), "{length} bytes, version {last}, at {score}");
         }
+    }
+}
+
+/// The newest sum is below the end of the cycle.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_running_sum_of_a_log_is_checked() {
+    let server = Server::redis().start();
+    let limiter = patient(&server.url()).await;
+    let key = Key::new("p", "s").unwrap().encode("tallygate", Algorithm::SlidingLog.kind());
+    let state = State { server: &server, limiter: &limiter, limit: limit("5/day sliding_log"), key };
+    for (before, kind) in [(999_999_999_999_999_u64, None), (1_000_000_000_000_000, Some(StoreErrorKind::Corrupt))] {
+        limiter.reset(state.check()).await.unwrap();
+        assert!(limiter.check(state.check()).await.unwrap().allowed());
+        let reply = server.command(&["ZRANGE", &state.key, "0", "0", "WITHSCORES"]);
+        let [Reply::Bulk(member), score] = reply.items() else { panic!("{reply:?}") };
+        let changed = [&member[..7], &before.to_be_bytes()[1..], &member[14..]].concat();
+        server.command(&[b"ZREM".as_slice(), state.key.as_bytes(), member]).ok();
+        server.command(&[b"ZADD".as_slice(), state.key.as_bytes(), score.text().as_bytes(), &changed]).ok();
+        assert_eq!(state.peek().await, kind, "{before}");
     }
 }

@@ -3,12 +3,14 @@
 //! `cargo xtask torture --mutants` is something else: it puts known holes back, to test the harness of faults.
 
 mod argued;
+mod judge;
 mod lua;
 mod parse;
 mod rust;
 mod stages;
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 use anyhow::{Result, bail};
 
@@ -22,6 +24,37 @@ struct Change {
     line: usize,
     before: String,
     after: String,
+}
+
+/// A change, and the text of its file without and with it.
+struct Mutant {
+    change: Change,
+    source: String,
+    mutated: String,
+}
+
+impl Mutant {
+    fn new(file: &str, source: &str, range: Range<usize>, text: &str) -> Self {
+        let mutated = format!("{}{text}{}", &source[..range.start], &source[range.end..]);
+        // The whole lines that it touches, before and after.
+        let first = source[..range.start].rfind('\n').map_or(0, |at| at + 1);
+        let last = source[range.end..].find('\n').map_or(source.len(), |at| range.end + at);
+        let (before, after) = (&source[first..last], &mutated[first..last + text.len() - range.len()]);
+        let line = source[..range.start].matches('\n').count() + 1;
+        let change = Change { file: file.to_owned(), line, before: in_one_line(before), after: in_one_line(after) };
+        Self { change, source: source.to_owned(), mutated }
+    }
+
+    /// The same only while the whole file is the same.
+    fn id(&self) -> String {
+        let name = self.change.file.rsplit('/').next().unwrap_or_default().trim_end_matches(".lua");
+        judge::digest(&(name, &self.mutated))
+    }
+}
+
+fn in_one_line(text: &str) -> String {
+    let text = text.lines().map(str::trim).collect::<Vec<_>>().join(" ");
+    if text.is_empty() { "(nothing)".to_owned() } else { text }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

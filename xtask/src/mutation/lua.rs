@@ -1,57 +1,34 @@
 //! Every line of the Lua scripts, mutated.
 //!
 //! The tests are compiled once. A mutant is a folder with the source before and after, which the test program reads.
-#![allow(clippy::disallowed_methods, reason = "the time that real programs take")]
 
-use std::collections::{BTreeSet, HashMap};
-use std::fs::{self, File, OpenOptions};
-use std::hash::{DefaultHasher, Hash, Hasher};
-use std::io::Write;
+use std::collections::BTreeSet;
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::thread;
-use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
+use super::argued::{self, Argued};
+use super::judge::{self, Memory};
 use super::stages::{Stage, stages};
-use super::{Change, Verdict, parse, report};
+use super::{Change, Mutant, Verdict, parse, report};
 use crate::{run, setup};
 
 const FOLDER: &str = "crates/tallygate-redis/lua";
 const JOBS: usize = 3;
-/// What the test program says of a failed test.
-const FAILED: &[u8] = b"... FAILED";
-/// A run that takes longer has a script that does not end, or a store that does not answer.
-const LONGEST: Duration = Duration::from_secs(240);
+/// Mutants that mean the same are judged by the quickest stages only.
+const STAGES_OF_ARGUED: usize = 2;
 
-struct Mutant {
-    change: Change,
-    /// The name of the script.
-    script: String,
-    source: String,
-    mutated: String,
-}
-
-impl Mutant {
-    /// The same only while the whole script is the same.
-    fn id(&self) -> String {
-        digest(&(&self.script, &self.mutated))
-    }
-}
-
-/// `[--fresh] [--list] [--quick] [file] …`; files by a part of their names. `--quick` runs only the first two stages, and
-/// forgets who survived them.
+/// `[--fresh] [--list] [file] …`; files by a part of their names.
 pub fn run(args: &[String]) -> Result<()> {
     let (options, names): (Vec<&str>, Vec<&str>) =
         args.iter().map(String::as_str).partition(|word| word.starts_with("--"));
-    if let Some(unknown) = options.iter().find(|word| !["--fresh", "--list", "--quick"].contains(word)) {
-        bail!("unknown option `{unknown}`: expected --fresh, --list or --quick");
+    if let Some(unknown) = options.iter().find(|word| !["--fresh", "--list"].contains(word)) {
+        bail!("unknown option `{unknown}`: expected --fresh or --list");
     }
     let mut mutants = all()?;
-    mutants.retain(|mutant| names.is_empty() || names.iter().any(|name| mutant.script.contains(name)));
+    mutants.retain(|mutant| names.is_empty() || names.iter().any(|name| script(mutant).contains(name)));
     if mutants.is_empty() {
         bail!("no script has this name: see {FOLDER}");
     }
@@ -69,10 +46,18 @@ pub fn run(args: &[String]) -> Result<()> {
     }
     let ready = setup::run()?;
     let programs = Programs::build(&folder.join("build"))?;
-    let judge = Judge { ready, programs, folder, known: read_memory(&memory)?, quick: options.contains(&"--quick") };
-    judge.baseline(&mutants)?;
-    let judged = judge.all(&mutants, &memory)?;
+    let (memory, argued) = (Memory::open(memory)?, argued::read("lua")?);
+    let judge = Judge { ready, programs, folder, argued };
+    let pending: Vec<&Mutant> =
+        mutants.iter().filter(|mutant| memory.of(mutant, &judge.programs.digest).is_none()).collect();
+    judge.baseline(&pending)?;
+    let judged = judge::all(&mutants, &memory, &judge.programs.digest, JOBS, |mutant, job| judge.one(mutant, job))?;
     report("lua", &judged)
+}
+
+/// The name of its script.
+fn script(mutant: &Mutant) -> &str {
+    mutant.change.file.trim_start_matches(FOLDER).trim_matches('/').trim_end_matches(".lua")
 }
 
 fn all() -> Result<Vec<Mutant>> {
@@ -94,28 +79,12 @@ fn mutants_of(script: &str, source: &str) -> Result<Vec<Mutant>> {
     let mut seen = BTreeSet::from([source.to_owned()]);
     let mut mutants = Vec::new();
     for parse::Edit { range, text } in edits {
-        let mutated = format!("{}{text}{}", &source[..range.start], &source[range.end..]);
-        if !seen.insert(mutated.clone()) || parse::edits(&mutated).is_err() {
-            continue;
+        let mutant = Mutant::new(&format!("{FOLDER}/{script}.lua"), source, range, &text);
+        if seen.insert(mutant.mutated.clone()) && parse::edits(&mutant.mutated).is_ok() {
+            mutants.push(mutant);
         }
-        // The whole lines that it touches, before and after.
-        let first = source[..range.start].rfind('\n').map_or(0, |at| at + 1);
-        let last = source[range.end..].find('\n').map_or(source.len(), |at| range.end + at);
-        let (before, after) = (&source[first..last], &mutated[first..last + text.len() - range.len()]);
-        let change = Change {
-            file: format!("{FOLDER}/{script}.lua"),
-            line: source[..range.start].matches('\n').count() + 1,
-            before: in_one_line(before),
-            after: in_one_line(after),
-        };
-        mutants.push(Mutant { change, script: script.to_owned(), source: source.to_owned(), mutated });
     }
     Ok(mutants)
-}
-
-fn in_one_line(text: &str) -> String {
-    let text = text.lines().map(str::trim).collect::<Vec<_>>().join(" ");
-    if text.is_empty() { "(nothing)".to_owned() } else { text }
 }
 
 /// The test programs, compiled to read mutants.
@@ -134,111 +103,30 @@ impl Programs {
         // A separate target folder: the flag would rebuild everything each time.
         build.env("RUSTFLAGS", "--cfg tallygate_mutation").env("CARGO_TARGET_DIR", target).stderr(Stdio::inherit());
         let output = run::output(&mut build)?;
-        let mut found = HashMap::new();
-        for line in output.lines() {
-            let message: serde_json::Value = serde_json::from_str(line)?;
-            if let (Some(program), Some(name)) = (message["executable"].as_str(), message["target"]["name"].as_str()) {
-                found.insert(name.to_owned(), PathBuf::from(program));
-            }
-        }
-        let mut program = |name: &str| found.remove(name).with_context(|| format!("no test program {name}"));
-        let (unit, tests) = (program("tallygate_redis")?, program("tests")?);
-        let digest = digest(&(fs::read(&unit)?, fs::read(&tests)?));
+        let found = judge::programs(&output)?;
+        let (unit, tests) = (judge::program(&found, "tallygate_redis")?, judge::program(&found, "tests")?);
+        let digest = judge::digest(&(fs::read(&unit)?, fs::read(&tests)?));
         Ok(Self { unit, tests, digest })
     }
-}
-
-fn digest(value: &impl Hash) -> String {
-    let mut hasher = DefaultHasher::new();
-    value.hash(&mut hasher);
-    format!("{:016x}", hasher.finish())
-}
-
-/// What was judged before: by mutant, the verdict and the digest of the tests.
-type Memory = HashMap<String, (Verdict, String)>;
-
-fn read_memory(path: &Path) -> Result<Memory> {
-    let text = if path.exists() { fs::read_to_string(path)? } else { String::new() };
-    let line = |line: &str| {
-        let mut words = line.split('\t').map(str::to_owned);
-        let (id, name, tests) = (words.next()?, words.next()?, words.next()?);
-        let verdict = Verdict::ALL.into_iter().find(|verdict| verdict.name() == name)?;
-        Some((id, (verdict, tests)))
-    };
-    Ok(text.lines().filter_map(line).collect())
 }
 
 struct Judge {
     ready: setup::Ready,
     programs: Programs,
     folder: PathBuf,
-    known: Memory,
-    quick: bool,
+    argued: Vec<Argued>,
 }
 
 impl Judge {
-    /// A verdict holds while its script is the same; that of a survivor only while the tests are the same too.
-    fn known(&self, mutant: &Mutant) -> Option<Verdict> {
-        let (verdict, tests) = self.known.get(&mutant.id())?;
-        (*verdict != Verdict::Survived || *tests == self.programs.digest).then_some(*verdict)
-    }
-
-    fn all(&self, mutants: &[Mutant], memory: &Path) -> Result<Vec<(Change, Verdict)>> {
-        let memory = Mutex::new(OpenOptions::new().create(true).append(true).open(memory)?);
-        let (next, start) = (AtomicUsize::new(0), Instant::now());
-        let work = |job: usize| -> Result<Vec<(Change, Verdict)>> {
-            let mut judged = Vec::new();
-            while let Some((place, mutant)) = mutants.iter().enumerate().nth(next.fetch_add(1, Ordering::Relaxed)) {
-                let verdict = match self.known(mutant) {
-                    Some(verdict) => verdict,
-                    None => {
-                        let began = Instant::now();
-                        let verdict = self.one(mutant, job)?;
-                        let line = format!("{}\t{}\t{}\n", mutant.id(), verdict.name(), self.programs.digest);
-                        if !self.quick || verdict != Verdict::Survived {
-                            memory.lock().expect("no job panics").write_all(line.as_bytes())?;
-                        }
-                        let Change { file, line, after, .. } = &mutant.change;
-                        println!(
-                            "{}/{} {:>4}s {:<9} {:>5.1}s {file}:{line} + {after}",
-                            place + 1,
-                            mutants.len(),
-                            start.elapsed().as_secs(),
-                            verdict.name(),
-                            began.elapsed().as_secs_f64()
-                        );
-                        verdict
-                    }
-                };
-                judged.push((mutant.change.clone(), verdict));
-            }
-            Ok(judged)
-        };
-        let mut judged = Vec::new();
-        thread::scope(|scope| {
-            let jobs: Vec<_> = (0..JOBS).map(|job| scope.spawn(move || work(job))).collect();
-            for job in jobs {
-                judged.extend(job.join().expect("no job panics")?);
-            }
-            anyhow::Ok(())
-        })?;
-        judged.sort_by(|(one, _), (other, _)| one.cmp(other));
-        Ok(judged)
-    }
-
-    fn stages(&self, script: &str) -> Vec<Stage> {
-        let mut stages = stages(script);
-        stages.truncate(if self.quick { 2 } else { stages.len() });
-        stages
-    }
-
     fn one(&self, mutant: &Mutant, job: usize) -> Result<Verdict> {
         let folder = self.folder.join(format!("mutant-{job}"));
         fs::create_dir_all(&folder)?;
         fs::write(folder.join("before.lua"), &mutant.source)?;
         fs::write(folder.join("after.lua"), &mutant.mutated)?;
-        for stage in self.stages(&mutant.script) {
-            let verdict = self.stage(&stage, Some(&folder))?;
+        let argued = self.argued.iter().any(|one| one.is_of(&mutant.change));
+        let count = if argued { STAGES_OF_ARGUED } else { usize::MAX };
+        for stage in stages(script(mutant)).iter().take(count) {
+            let verdict = self.stage(stage, Some(&folder))?;
             if verdict != Verdict::Survived {
                 return Ok(verdict);
             }
@@ -247,22 +135,18 @@ impl Judge {
     }
 
     /// The scripts as they are must pass, else every mutant would count as killed.
-    fn baseline(&self, mutants: &[Mutant]) -> Result<()> {
-        let pending = mutants.iter().filter(|mutant| self.known(mutant).is_none());
-        let scripts: BTreeSet<&str> = pending.map(|mutant| mutant.script.as_str()).collect();
+    fn baseline(&self, pending: &[&Mutant]) -> Result<()> {
+        let scripts: BTreeSet<&str> = pending.iter().map(|mutant| script(mutant)).collect();
         let mut passed: Vec<Stage> = Vec::new();
-        for stage in scripts.into_iter().flat_map(|script| self.stages(script)) {
+        for stage in scripts.into_iter().flat_map(stages) {
             if passed.contains(&stage) {
                 continue;
             }
-            let start = Instant::now();
             if self.stage(&stage, None)? != Verdict::Survived {
-                bail!(
-                    "the tests fail without a mutant: {stage:?}; see {}",
-                    self.folder.join("baseline/output").display()
-                );
+                let output = self.folder.join("baseline/output");
+                bail!("the tests fail without a mutant: {stage:?}; see {}", output.display());
             }
-            println!("without a mutant, {:.1}s: {stage:?}", start.elapsed().as_secs_f64());
+            println!("passes without a mutant: {stage:?}");
             passed.push(stage);
         }
         Ok(())
@@ -275,10 +159,6 @@ impl Judge {
             .args(["--nocapture", "--test-threads", "4"])
             .current_dir(run::root().join("crates/tallygate-redis"));
         self.ready.apply(&mut tests);
-        let baseline = self.folder.join("baseline");
-        let folder = mutant.unwrap_or(&baseline);
-        fs::create_dir_all(folder)?;
-        let output = folder.join("output");
         if let Some(mutant) = mutant {
             tests.env("TALLYGATE_MUTANT", mutant);
         }
@@ -286,44 +166,17 @@ impl Judge {
         if !stage.valkey {
             tests.env("TALLYGATE_SKIP_VALKEY", "mutants are judged on Redis alone");
         }
-        tests.env("RUST_BACKTRACE", "0");
-        tests.env("TALLYGATE_SKIPPED", folder.join("skipped.tsv"));
         if let Some(algorithm) = stage.algorithm {
             tests.env("TALLYGATE_TWINS_ALGORITHM", algorithm);
         }
-        tests.stdin(Stdio::null()).stdout(File::create(&output)?).stderr(File::options().append(true).open(&output)?);
-        let (mut child, start) = (tests.spawn()?, Instant::now());
-        let status = loop {
-            if let Some(status) = child.try_wait()? {
-                break Some(status);
-            }
-            // One failed test is enough. The watchdog of the testkit kills the servers.
-            let failed = fs::read(&output)?.windows(FAILED.len()).any(|part| part == FAILED);
-            if failed || start.elapsed() > LONGEST {
-                child.kill()?;
-                child.wait()?;
-                if !failed {
-                    return Ok(Verdict::TimedOut);
-                }
-                break None;
-            }
-            thread::sleep(Duration::from_millis(10));
-        };
-        let said = String::from_utf8_lossy(&fs::read(&output)?).into_owned();
-        if said.contains(". 0 passed; 0 failed") {
-            bail!("{:?} names no test", stage.filters);
-        }
-        Ok(match status.is_some_and(|status| status.success()) {
-            true => Verdict::Survived,
-            false if said.contains("Error compiling script") => Verdict::Unviable,
-            false => Verdict::Killed,
-        })
+        judge::run_tests(&mut tests, mutant.unwrap_or(&self.folder.join("baseline")))
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::argued;
+    use std::collections::HashMap;
+
     use super::*;
 
     #[test]

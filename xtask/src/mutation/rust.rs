@@ -1,16 +1,17 @@
-//! The Rust code of the last commit, mutated by cargo-mutants, one file after the other.
+//! The Rust code of the last commit, mutated as cargo-mutants proposes, one file after the other.
 //!
-//! In a work tree that is kept, so that each mutant compiles only what it changes.
+//! In work trees that are kept, so that each mutant compiles only what it changes.
 
-use std::collections::HashMap;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
+use std::thread;
 
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
-use super::{Change, Verdict, report};
+use super::judge::{self, Memory};
+use super::{Mutant, Verdict, report};
 use crate::{run, setup, tree};
 
 /// What decides, the most important first.
@@ -40,143 +41,140 @@ const FILES: [&str; 24] = [
     "crates/tallygate-redis/src/connection/deadline.rs",
     "crates/tallygate-redis/src/wire.rs",
 ];
-/// Seconds for the tests of one mutant, on a slow machine.
-const LONGEST: &str = "300";
+/// Each has a work tree and a target folder of its own.
+const JOBS: usize = 2;
 
-/// `[--report] [file] …`; files by a part of their paths. `--report` only prints what is known.
+/// `[file] …`, by parts of their paths.
 pub fn run(args: &[String]) -> Result<()> {
-    let (options, names): (Vec<&str>, Vec<&str>) =
-        args.iter().map(String::as_str).partition(|word| word.starts_with("--"));
-    if let Some(unknown) = options.iter().find(|word| **word != "--report") {
-        bail!("unknown option `{unknown}`: expected --report");
-    }
-    let listed = |file: &&str| names.is_empty() || names.iter().any(|name| file.contains(name));
+    let listed = |file: &&str| args.is_empty() || args.iter().any(|name| file.contains(name));
     let files: Vec<&str> = FILES.into_iter().filter(listed).collect();
     if files.is_empty() {
         bail!("no file has this name: see FILES in xtask/src/mutation/rust.rs");
     }
-    if !options.contains(&"--report") {
-        let ready = setup::run()?;
-        tree::check_out(&tree_path())?;
-        for file in &files {
-            judge(&ready, file)?;
-        }
-    }
+    let folder = run::target().join("mutation");
+    let memory = Memory::open(folder.join("rust.tsv"))?;
+    let judge = Judge { ready: setup::run()?, folder };
     let mut judged = Vec::new();
-    let mut pending = 0;
-    for file in files {
-        let verdicts = read_verdicts(&folder(file).join("mutants.out"))?;
-        for (name, change) in mutants(file)? {
-            match verdicts.get(&name) {
-                Some(verdict) => judged.push((change, *verdict)),
-                None => pending += 1,
-            }
-        }
+    for job in 0..JOBS {
+        tree::check_out(&judge.tree(job))?;
     }
-    if pending > 0 {
-        println!("xtask mutation: {pending} mutants are not judged yet; run it again to go on");
+    for file in files {
+        let mutants = mutants(&judge.tree(0), file)?;
+        let tests = tests_of(package(file))?;
+        if mutants.iter().any(|mutant| memory.of(mutant, &tests).is_none()) {
+            judge.baseline(package(file))?;
+        }
+        judged.extend(judge::all(&mutants, &memory, &tests, JOBS, |mutant, job| judge.one(mutant, job))?);
     }
     report("rust", &judged)
-}
-
-fn mutants_command() -> Result<Command> {
-    let mut command = run::cargo(&["mutants"]);
-    for tool in ["cargo-mutants", "cargo-nextest"] {
-        let found = Command::new(tool).arg("--version").output();
-        found.with_context(|| format!("{tool} is needed: cargo install {tool} --locked"))?;
-    }
-    command.env_remove("RUSTFLAGS");
-    Ok(command)
-}
-
-fn folder(file: &str) -> PathBuf {
-    let name = file.trim_start_matches("crates/").replace(['/', '.'], "-");
-    run::target().join("mutation/rust").join(name)
-}
-
-fn tree_path() -> PathBuf {
-    run::target().join("mutation/tree")
 }
 
 fn package(file: &str) -> &str {
     file.split('/').nth(1).unwrap_or_default()
 }
 
-/// Goes on where an earlier run was stopped.
-fn judge(ready: &setup::Ready, file: &str) -> Result<()> {
-    fs::create_dir_all(folder(file))?;
-    let mut command = mutants_command()?;
-    command.args(["--package", package(file), "--file", file, "--iterate", "--timeout", LONGEST]);
-    command.args(["--build-timeout", LONGEST, "--no-shuffle", "--in-place", "--output"]).arg(folder(file));
-    // nextest stops at the first test that fails. Compiling the crate takes longer than running its tests unoptimised.
-    let unoptimised = format!("--config=profile.dev.package.{}.opt-level=0", package(file));
-    command.args(["--test-tool", "nextest", "--cargo-arg"]).arg(unoptimised);
-    command.current_dir(tree_path()).env("CARGO_TARGET_DIR", run::target().join("mutation/rust-build"));
-    command.args(["--", "--lib", "--test", "tests"]);
-    ready.apply(&mut command);
-    let program = run::announce(&command);
-    let status = command.status().with_context(|| format!("cannot run `{program}`"))?;
-    // 2: some were missed, 3: some timed out. That is for the report.
-    if matches!(status.code(), Some(0 | 2 | 3)) { Ok(()) } else { run::check(program, status) }
+/// Changes with the tests of a package.
+fn tests_of(package: &str) -> Result<String> {
+    let folders = [format!("HEAD:crates/{package}"), "HEAD:crates/tallygate-testkit".to_owned()];
+    let trees = run::output(Command::new("git").arg("rev-parse").args(folders).current_dir(run::root()))?;
+    Ok(judge::digest(&trees))
 }
 
-/// Every mutant of a file, by its name.
-fn mutants(file: &str) -> Result<Vec<(String, Change)>> {
-    let mut command = mutants_command()?;
-    let output = run::output(command.args(["--list", "--json", "--package", package(file), "--file", file]))?;
-    let source = fs::read_to_string(run::root().join(file))?;
-    let listed: Vec<Value> = serde_json::from_str(&output)?;
-    listed.iter().map(|mutant| Ok((name(mutant)?, change(file, &source, mutant)?))).collect()
+struct Judge {
+    ready: setup::Ready,
+    folder: PathBuf,
 }
 
-fn name(mutant: &Value) -> Result<String> {
-    Ok(mutant["name"].as_str().context("a mutant without a name")?.to_owned())
-}
-
-fn change(file: &str, source: &str, mutant: &Value) -> Result<Change> {
-    let place = |end: &str, axis: &str| -> Result<usize> {
-        let number = mutant["span"][end][axis].as_u64().context("a mutant without a span")?;
-        Ok(usize::try_from(number)?)
-    };
-    let (line, last) = (place("start", "line")?, place("end", "line")?);
-    let text = source.lines().nth(line - 1).context("a span outside of its file")?;
-    let after = if line == last {
-        // Columns are counted in characters, from one.
-        let column = |end: &str| -> Result<usize> {
-            let column = place(end, "column")? - 1;
-            Ok(text.char_indices().nth(column).map_or(text.len(), |(at, _)| at))
-        };
-        let replacement = mutant["replacement"].as_str().unwrap_or_default();
-        format!("{}{replacement}{}", &text[..column("start")?], &text[column("end")?..])
-    } else {
-        let name = name(mutant)?;
-        name.rsplit_once(": ").map_or(name.clone(), |(_, what)| what.to_owned())
-    };
-    Ok(Change { file: file.to_owned(), line, before: text.trim().to_owned(), after: after.trim().to_owned() })
-}
-
-/// By name. What was caught by an earlier run is only listed.
-fn read_verdicts(folder: &Path) -> Result<HashMap<String, Verdict>> {
-    let mut verdicts = HashMap::new();
-    for (list, verdict) in [
-        ("previously_caught.txt", Verdict::Killed),
-        ("caught.txt", Verdict::Killed),
-        ("unviable.txt", Verdict::Unviable),
-        ("timeout.txt", Verdict::TimedOut),
-        ("missed.txt", Verdict::Survived),
-    ] {
-        let path = folder.join(list);
-        let text = if path.exists() { fs::read_to_string(path)? } else { String::new() };
-        verdicts.extend(text.lines().map(|name| (name.to_owned(), verdict)));
+impl Judge {
+    fn tree(&self, job: usize) -> PathBuf {
+        self.folder.join(format!("tree-{job}"))
     }
-    Ok(verdicts)
+
+    /// The code as it is must pass, else every mutant would count as killed.
+    fn baseline(&self, package: &str) -> Result<()> {
+        thread::scope(|scope| {
+            let jobs: Vec<_> = (0..JOBS).map(|job| scope.spawn(move || self.tests(package, job))).collect();
+            for (job, verdict) in jobs.into_iter().enumerate() {
+                if verdict.join().expect("no job panics")? != Verdict::Survived {
+                    bail!("the tests fail without a mutant: see {}", self.output(job).display());
+                }
+            }
+            Ok(())
+        })
+    }
+
+    fn one(&self, mutant: &Mutant, job: usize) -> Result<Verdict> {
+        let path = self.tree(job).join(&mutant.change.file);
+        fs::write(&path, &mutant.mutated)?;
+        let verdict = self.tests(package(&mutant.change.file), job);
+        fs::write(&path, &mutant.source)?;
+        verdict
+    }
+
+    fn output(&self, job: usize) -> PathBuf {
+        self.folder.join(format!("rust-{job}"))
+    }
+
+    /// The quickest first. Only what changed is compiled.
+    fn tests(&self, package: &str, job: usize) -> Result<Verdict> {
+        let mut build = run::cargo(&["test", "--package", package, "--lib", "--test", "tests", "--no-run"]);
+        // Compiling takes longer than the tests.
+        build.arg(format!("--config=profile.dev.package.{package}.opt-level=0"));
+        build.args(["--config=profile.dev.debug=false", "--message-format=json-render-diagnostics"]);
+        build.current_dir(self.tree(job)).env("CARGO_TARGET_DIR", self.folder.join(format!("rust-build-{job}")));
+        let built = build.stdin(Stdio::null()).output()?;
+        if !built.status.success() {
+            return Ok(Verdict::Unviable);
+        }
+        let found = judge::programs(&String::from_utf8_lossy(&built.stdout))?;
+        let unit = judge::program(&found, &package.replace('-', "_"))?;
+        let tests = judge::program(&found, "tests")?;
+        let stages: [(&Path, &[&str]); 3] = match package {
+            "tallygate" => [(&tests, &["model::"]), (&unit, &[]), (&tests, &[])],
+            _ => [(&unit, &["--skip", "simulation::"]), (&unit, &["simulation::"]), (&tests, &[])],
+        };
+        for (program, filters) in stages {
+            let mut tests = Command::new(program);
+            tests.args(filters).args(["--nocapture", "--test-threads", "2"]);
+            tests.current_dir(self.tree(job).join("crates").join(package));
+            self.ready.apply(&mut tests);
+            let verdict = judge::run_tests(&mut tests, &self.output(job))?;
+            if verdict != Verdict::Survived {
+                return Ok(verdict);
+            }
+        }
+        Ok(Verdict::Survived)
+    }
+}
+
+/// Every mutant of a file of the work tree.
+fn mutants(tree: &Path, file: &str) -> Result<Vec<Mutant>> {
+    let mut list = run::cargo(&["mutants", "--list", "--json", "--package", package(file), "--file", file]);
+    let remedy = "cargo-mutants is needed: cargo install cargo-mutants --locked";
+    let output = run::output(list.current_dir(tree)).context(remedy)?;
+    let source = fs::read_to_string(tree.join(file))?;
+    let listed: Vec<Value> = serde_json::from_str(&output)?;
+    listed.iter().map(|listed| mutant(file, &source, listed)).collect()
+}
+
+fn mutant(file: &str, source: &str, listed: &Value) -> Result<Mutant> {
+    let place = |end: &str, axis: &str| -> Result<usize> {
+        let number = listed["span"][end][axis].as_u64().context("a mutant without a span")?;
+        Ok(usize::try_from(number)? - 1)
+    };
+    // Lines and columns count from one; columns, in characters.
+    let offset = |end: &str| -> Result<usize> {
+        let before = source.split_inclusive('\n').take(place(end, "line")?).map(str::len).sum();
+        let column = source[before..].char_indices().nth(place(end, "column")?);
+        Ok(column.map_or(source.len(), |(at, _)| before + at))
+    };
+    let replacement = listed["replacement"].as_str().context("a mutant without a replacement")?;
+    Ok(Mutant::new(file, source, offset("start")?..offset("end")?, replacement))
 }
 
 #[cfg(test)]
 mod tests {
-    use std::collections::HashSet;
-
-    use super::super::argued;
+    use super::super::{argued, in_one_line};
     use super::*;
 
     #[test]
@@ -186,8 +184,7 @@ mod tests {
         }
         for one in argued::read("rust").unwrap() {
             let source = fs::read_to_string(run::root().join(&one.file)).unwrap();
-            let lines: HashSet<&str> = source.lines().map(str::trim).collect();
-            assert!(lines.contains(one.before.as_str()), "the code has no such line any more: {one:?}");
+            assert!(in_one_line(&source).contains(&one.before), "the code has no such line any more: {one:?}");
         }
     }
 }

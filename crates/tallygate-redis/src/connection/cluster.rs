@@ -202,20 +202,23 @@ impl Shared {
 
     /// Asks one node after the other until one knows the owners of the slots.
     async fn read_map(&self, patience: Duration) -> Result<(), StoreError> {
+        let map = self.ask_for_map(patience).await?;
+        map.set_probe_tags();
+        *self.map.write().unwrap_or_else(PoisonError::into_inner) = map;
+        // The map holds its masters, and a call the node it uses; the rest can go.
+        self.nodes().retain(|address, node| self.seeds.contains(address) || Arc::strong_count(node) > 1);
+        self.refresh.done();
+        Ok(())
+    }
+
+    async fn ask_for_map(&self, patience: Duration) -> Result<SlotMap, StoreError> {
         let mut command = redis::cmd("CLUSTER");
         command.arg("SLOTS");
         let mut failed = Vec::new();
         for node in self.candidates() {
             let reply = node.send(Request::Command(&command), Deadline::for_reading(patience)).await;
             match reply.and_then(|reply| self.parse_map(&reply, node.address())) {
-                Ok(map) => {
-                    map.set_probe_tags();
-                    *self.map.write().unwrap_or_else(PoisonError::into_inner) = map;
-                    // The map holds its masters, and a call the node it uses; the rest can go.
-                    self.nodes().retain(|address, node| self.seeds.contains(address) || Arc::strong_count(node) > 1);
-                    self.refresh.done();
-                    return Ok(());
-                }
+                Ok(map) => return Ok(map),
                 Err(failure) => failed.push(failure.at(node.address())),
             }
         }
@@ -275,7 +278,26 @@ fn array(value: &Value) -> &[Value] {
 
 #[cfg(test)]
 mod tests {
-    use super::{SLOTS, slot_of, tag_of};
+    use std::time::Duration;
+
+    use super::{Cluster, SLOTS, slot_of, tag_of};
+    use crate::connection::client::Settings;
+    use crate::connection::topology::Topology;
+    use crate::url::{Address, StoreUrl};
+
+    /// A node that had left the cluster was kept, and probed for as long as the process lived.
+    #[tokio::test]
+    async fn a_node_that_left_the_cluster_is_forgotten() {
+        let servers = tallygate_testkit::Cluster::start(tallygate_testkit::Flavour::Redis, 3, 0);
+        let url: StoreUrl = servers.url().parse().unwrap();
+        let topology = Topology::connect(&url, &Settings::default(), &std::sync::Arc::default()).await.unwrap();
+        let Topology::Cluster(Cluster { shared, .. }) = &topology else { panic!("a cluster") };
+        let gone = Address::Tcp { host: "127.0.0.1".to_owned(), port: 1 };
+        shared.node(&gone);
+        shared.read_map(Duration::from_secs(10)).await.unwrap();
+        assert!(!shared.nodes().contains_key(&gone));
+        assert_eq!(shared.nodes().len(), 3);
+    }
 
     #[test]
     fn every_slot_has_a_tag() {

@@ -11,12 +11,13 @@
 -- reply        of one call a string, of several an array of them. Whether the call is allowed (1 byte), now (a double), then for each
 --              check 1 byte: 0 denied, 1 allowed, 2 unreadable. After 0 or 1 four doubles: remaining, retry_after, reset_after and the
 --              units charged or given back. After 2 the length (4 bytes) and the text that the twin returned. If a check that
---              decides the call cannot be read, the reply is that text alone, and nothing was written for this call.
+--              decides the call cannot be read, the reply is that text alone, and nothing was written for this call. So it is if a
+--              call of several cannot be written.
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
 local twins = {}
--- Packed states as they are now (false for none), and the TTLs of those to write.
-local states, ttls = {}, {}
+-- Packed states as they are now (false for none), the TTLs of those to write, and what both were before the call in progress.
+local states, ttls, undo = {}, {}, nil
 --[[twins]]
 
 local sub, byte, pack = string.sub, string.byte, struct.pack
@@ -112,15 +113,44 @@ local function call(verb, denied, heads, first, at, count)
   return pack('<Bd', all and 1 or 0, now) .. table.concat(answers)
 end
 
-local replies, first, at = {}, 1, 1
+-- Whether an error must end the script: that of a single call, or of a server that is no master any more. Then the client may send
+-- the calls again.
+local function ends_all(error)
+  return ARGV[1] == '1' or string.find(text_of(error), 'READONLY', 1, true)
+end
+
+local replies, written, first, at = {}, {}, 1, 1
 for i = 1, tonumber(ARGV[1]) do
   local heads = ARGV[at + 3]
   local count = #heads / 13
-  replies[i] = call(ARGV[at + 1], ARGV[at + 2] == '1', heads, first, at + 3, count)
+  local function decide()
+    return call(ARGV[at + 1], ARGV[at + 2] == '1', heads, first, at + 3, count)
+  end
+  undo = {}
+  local done, reply = pcall(decide)
+  if not done then
+    for key, was in pairs(undo) do states[key], ttls[key] = was[1], was[2] end
+    undo = {}
+    -- Only the server can raise its error as it was: it refuses the same again.
+    if ends_all(reply) then reply = decide() else reply = text_of(reply) end
+  end
+  replies[i], written[i] = reply, next(undo)
   first, at = first + count, at + 3 + count
 end
+-- A server that takes no writes refuses the first of them. Calls that need none are answered.
+local saved, refused = false, nil
 for key, ttl in pairs(ttls) do
-  redis.call('SET', key, states[key], 'PX', string.format('%.0f', ttl))
+  local set = { 'SET', key, states[key], 'PX', string.format('%.0f', ttl) }
+  local reply = redis.pcall(unpack(set))
+  if reply.err then
+    if saved or ends_all(reply) then redis.call(unpack(set)) end
+    refused = text_of(reply)
+    break
+  end
+  saved = true
+end
+if refused then
+  for i in pairs(written) do replies[i] = refused end
 end
 if replies[2] then return replies end
 return replies[1]

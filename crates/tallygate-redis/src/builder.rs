@@ -80,7 +80,7 @@ impl RedisStoreBuilder {
         self
     }
 
-    /// Sets how many calls may be in flight at once. Defaults to 1024.
+    /// Sets how many calls may be in flight at once to one server; in a cluster each master has as many. Defaults to 1024.
     pub fn in_flight(mut self, calls: usize) -> Self {
         self.settings.in_flight = calls;
         self

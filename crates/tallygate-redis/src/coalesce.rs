@@ -12,7 +12,7 @@ use tallygate::call::Verb;
 use tallygate::{Decision, StoreError};
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
-use tokio::time::timeout_at;
+use tokio::time::{Instant, timeout_at};
 
 use crate::connection::Deadline;
 use crate::store::Engine;
@@ -180,18 +180,19 @@ impl State {
 async fn serve(engine: Arc<Engine>, lane: u64) {
     loop {
         let run = engine.lanes.next_run(lane, engine.client.most_calls_of_a_run().min(MAX_CALLS));
-        let Some(first) = run.first() else { return };
-        // None of them waits for longer than it wants to.
-        let deadline = run.iter().skip(1).fold(first.deadline, |deadline, other| deadline.earlier(other.deadline));
-        let (calls, answers): (Vec<Questions>, Vec<_>) =
-            run.into_iter().map(|waiting| (waiting.call, waiting.answer)).unzip();
-        for (answer, decision) in answers.into_iter().zip(engine.run_all(&calls, deadline).await) {
-            // A caller that is gone has been charged, as if its own run had been in flight.
-            if answer.send(decision).is_err() {
-                engine.client.count_abandoned();
-            }
+        if run.is_empty() {
+            return;
         }
+        engine.run_together(run).await;
     }
+}
+
+/// When the run of several calls must be sent and answered. It is sent while each of them may be, and awaited as long as any of them
+/// wants: a caller that gives up earlier does so by itself.
+fn deadline_of(run: &[Waiting]) -> Option<Deadline> {
+    run.iter()
+        .map(|waiting| waiting.deadline)
+        .reduce(|one, other| Deadline { answer_by: one.answer_by.max(other.answer_by), ..one.earlier(other) })
 }
 
 impl Engine {
@@ -214,8 +215,43 @@ impl Engine {
             Ok(answered) => answered.map_err(lost)?,
             // Not sent, and never will be.
             Err(_) if ticket.turn(LEFT) => Err(self.client.not_sent_in_time(slot, deadline)),
-            // Part of a run, which ends by the earliest deadline of its calls.
-            Err(_) => answer.await.map_err(lost)?,
+            // Part of a run, which others may await for longer.
+            Err(_) => match timeout_at(deadline.answer_by, answer).await {
+                Ok(answered) => answered.map_err(lost)?,
+                Err(_) => Err(StoreError::ambiguous("the server did not answer in time").late()),
+            },
+        }
+    }
+
+    /// Answers several calls by one run. Nobody is refused because another had less time: if the script did not run in the time of
+    /// the most hurried, those that have more are tried again.
+    async fn run_together(&self, mut run: Vec<Waiting>) {
+        loop {
+            let (in_time, late): (Vec<_>, Vec<_>) =
+                run.into_iter().partition(|waiting| Instant::now() < waiting.deadline.send_by);
+            for Waiting { call, deadline, answer, .. } in late {
+                let slot = call.asked.first().map_or(0, |asked| self.client.slot(&asked.key));
+                let _ = answer.send(Err(self.client.not_sent_in_time(slot, deadline)));
+            }
+            run = in_time;
+            let Some(deadline) = deadline_of(&run) else { return };
+            let calls: Vec<&Questions> = run.iter().map(|waiting| &waiting.call).collect();
+            let decisions = self.run_all(&calls, deadline).await;
+            let did_not_run = |decision: &Result<Decision, StoreError>| {
+                decision.as_ref().err().is_some_and(|error| !error.may_have_charged())
+            };
+            let now = Instant::now();
+            let ran_out = now >= deadline.send_by && decisions.iter().all(did_not_run);
+            if ran_out && run.iter().any(|waiting| now < waiting.deadline.send_by) {
+                continue;
+            }
+            for (Waiting { answer, .. }, decision) in run.into_iter().zip(decisions) {
+                // A caller that is gone has been charged, as if its own run had been in flight.
+                if answer.send(decision).is_err() {
+                    self.client.count_abandoned();
+                }
+            }
+            return;
         }
     }
 }

@@ -136,12 +136,12 @@ impl Engine {
 
     /// Any call whose states share a slot.
     pub(crate) async fn run(&self, call: &Questions, deadline: Deadline) -> Result<Decision, StoreError> {
-        let reply = self.run_script(std::slice::from_ref(call), deadline).await;
+        let reply = self.run_script(&[call], deadline).await;
         reply.and_then(|reply| wire::read_call(&reply, call)).map_err(|error| naming(error, &keys_of(call)))
     }
 
     /// Several calls whose states share a slot, decided one after the other.
-    pub(crate) async fn run_all(&self, calls: &[Questions], deadline: Deadline) -> Vec<Result<Decision, StoreError>> {
+    pub(crate) async fn run_all(&self, calls: &[&Questions], deadline: Deadline) -> Vec<Result<Decision, StoreError>> {
         if let [call] = calls {
             return vec![self.run(call, deadline).await];
         }
@@ -151,14 +151,14 @@ impl Engine {
             Ok(other) => Err(corrupt(&format!("it answered {other:?} to {} calls", calls.len()))),
             Err(error) => Err(error.clone()),
         };
-        let decision = |(place, call): (usize, &Questions)| {
+        let decision = |(place, call): (usize, &&Questions)| {
             let replies = replies.as_ref().map_err(Clone::clone)?;
             wire::read_call(&replies[place], call).map_err(|error| naming(error, &keys_of(call)))
         };
         calls.iter().enumerate().map(decision).collect()
     }
 
-    async fn run_script(&self, calls: &[Questions], deadline: Deadline) -> Result<Value, StoreError> {
+    async fn run_script(&self, calls: &[&Questions], deadline: Deadline) -> Result<Value, StoreError> {
         let mut args = vec![calls.len().to_string().into_bytes()];
         for call in calls {
             let mut heads = Vec::with_capacity(13 * call.asked.len());
@@ -167,8 +167,10 @@ impl Engine {
             args.extend(call.asked.iter().map(|asked| wire::pack(asked.cost, &asked.limit)));
         }
         let args = self.with_time(args);
-        let keys: Vec<&str> = calls.iter().flat_map(keys_of).collect();
-        self.client.run_of(calls.len(), &self.scripts.call, &keys, &args, deadline).await
+        let keys: Vec<&str> = calls.iter().flat_map(|call| keys_of(call)).collect();
+        let gives_back = calls.iter().all(|call| call.verb.effect() == Effect::GivesBack);
+        let effect = if gives_back { Effect::GivesBack } else { Effect::Charges };
+        self.client.run_of(calls.len(), effect, &self.scripts.call, &keys, &args, deadline).await
     }
 
     /// The arguments, and the time of a manual clock: seconds and microseconds, as `TIME` replies.

@@ -1,8 +1,9 @@
 use std::time::Duration;
 
-use tallygate::call::Call;
+use tallygate::call::{Call, Effect};
 use tallygate::clock::{ManualClock, Timestamp};
 use tallygate::policy::{Excess, Mode};
+use tallygate::store::StoreErrorKind;
 use tallygate::{Algorithm, Check, Cost, Key, Limit, MemoryStore, Status, Store};
 use tallygate_testkit::Server;
 use tallygate_testkit::random::Random;
@@ -63,7 +64,8 @@ async fn a_run_of_several_calls_decides_as_separate_runs() {
                 Questions { verb: *verb, denied: false, asked }
             })
             .collect();
-        let together = redis.engine.run_all(&questions, redis.engine.client.default_deadline()).await;
+        let together =
+            redis.engine.run_all(&questions.iter().collect::<Vec<_>>(), redis.engine.client.default_deadline()).await;
         for ((verb, checks), answer) in batch.iter().zip(together) {
             let alone = memory.call(&Call::new(*verb, checks).unwrap()).await.unwrap();
             let answer = answer.unwrap();
@@ -96,13 +98,9 @@ async fn one_bad_call_harms_no_other() {
     let server = Server::redis().start();
     let redis = RedisStore::builder(&server.url()).deadline(Duration::from_secs(10)).connect().await.unwrap();
     let limits = limits();
-    let question = |subject: &str| {
-        let check = Check::new(Key::new("p", subject).unwrap(), &limits[0]);
-        Questions { verb: Verb::Check, denied: false, asked: vec![Asked::new(&check, "tallygate")] }
-    };
-    let calls = [question("good"), question("bad"), question("good")];
+    let calls = ["good", "bad", "good"].map(|subject| question(&limits[0], subject, Verb::Check));
     server.command(&["SET", &calls[1].asked[0].key, "not ours"]);
-    let answers = redis.engine.run_all(&calls, redis.engine.client.default_deadline()).await;
+    let answers = redis.engine.run_all(&calls.each_ref(), redis.engine.client.default_deadline()).await;
     let left: Vec<Option<u64>> =
         answers.iter().map(|answer| answer.as_ref().ok().map(|decision| decision.binding().remaining())).collect();
     let full = limits[0].capacity();
@@ -114,6 +112,118 @@ async fn one_bad_call_harms_no_other() {
     let refund = Questions { verb: Verb::Refund, denied: false, asked };
     let answer = redis.engine.run(&refund, redis.engine.client.default_deadline()).await.unwrap();
     assert_eq!(answer.statuses().iter().map(Status::units).collect::<Vec<_>>(), [1, 0]);
+}
+
+fn question(limit: &Limit, subject: &str, verb: Verb) -> Questions {
+    let check = Check::new(Key::new(limit.algorithm().name(), subject).unwrap(), limit);
+    Questions { verb, denied: false, asked: vec![Asked::new(&check, "tallygate")] }
+}
+
+/// At `maxmemory` one charge of a run failed all its calls, and a policy that fails open let those pass that were spent.
+#[tokio::test]
+async fn a_run_that_cannot_be_written_still_denies() {
+    let server = Server::redis().arg("--maxmemory-policy", "noeviction").start();
+    let redis = RedisStore::builder(&server.url()).deadline(Duration::from_secs(10)).connect().await.unwrap();
+    let limits = limits_of(3);
+    let deadline = || redis.engine.client.default_deadline();
+    for limit in &limits {
+        for _ in 0..3 {
+            redis.engine.run(&question(limit, "spent", Verb::Check), deadline()).await.unwrap();
+        }
+    }
+    server.command(&["CONFIG", "SET", "maxmemory", "1"]).ok();
+    for limit in &limits {
+        let calls = ["new", "spent", "new", "spent"].map(|subject| question(limit, subject, Verb::Check));
+        let answers = redis.engine.run_all(&calls.each_ref(), deadline()).await;
+        for (answer, subject) in answers.iter().zip(["new", "spent", "new", "spent"]) {
+            match answer {
+                Ok(decision) => assert!(subject == "spent" && !decision.allowed(), "{limit}: {subject} {decision:?}"),
+                Err(error) => {
+                    assert!(subject == "new" && error.kind() == StoreErrorKind::Refused, "{limit}: {subject} {error}");
+                    assert!(error.to_string().contains("noeviction"), "{error}");
+                }
+            }
+        }
+    }
+    // A charge of two states is made in both or in none, also if the log refuses after the other was decided.
+    let of = |algorithm: Algorithm| limits.iter().find(|limit| limit.algorithm() == algorithm).unwrap();
+    let (packed, log) = (of(Algorithm::FixedWindow), of(Algorithm::SlidingLog));
+    let mut both = question(packed, "both", Verb::Check);
+    both.asked.extend(question(log, "both", Verb::Check).asked);
+    let answers = redis.engine.run_all(&[&both, &question(packed, "spent", Verb::Check)], deadline()).await;
+    assert_eq!(answers[0].as_ref().unwrap_err().kind(), StoreErrorKind::Refused);
+    assert!(!answers[1].as_ref().unwrap().allowed());
+    server.command(&["CONFIG", "SET", "maxmemory", "0"]).ok();
+    for (limit, subject) in limits.iter().map(|limit| (limit, "new")).chain([(packed, "both"), (log, "both")]) {
+        let left = redis.engine.run(&question(limit, subject, Verb::Peek), deadline()).await.unwrap();
+        assert_eq!(left.binding().remaining(), 3, "{limit}: {subject}");
+    }
+}
+
+/// Puts two calls into one run: one that gives up after `hurried`, and one that waits for long.
+async fn share_a_run(redis: &RedisStore, hurried: Duration) -> [Result<Decision, StoreError>; 2] {
+    let limit = &limits_of(3)[0];
+    let (run, answers): (Vec<Waiting>, Vec<_>) = [hurried, Duration::from_secs(20)]
+        .map(|patience| {
+            let (sender, answer) = oneshot::channel();
+            let ticket = Arc::new(Ticket(AtomicU8::new(TAKEN)));
+            let call = question(limit, "shared", Verb::Check);
+            (Waiting { call, deadline: Deadline::after(patience), ticket, answer: sender }, answer)
+        })
+        .into_iter()
+        .unzip();
+    redis.engine.run_together(run).await;
+    let mut answers = answers.into_iter();
+    let mut next = async || answers.next().unwrap().await.unwrap();
+    [next().await, next().await]
+}
+
+/// A run ended with the deadline of the most hurried caller. A part of a split call was then charged, and nobody knew.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_run_is_awaited_as_long_as_any_of_its_calls_wants() {
+    let server = Server::redis().start();
+    let redis = RedisStore::builder(&server.url()).deadline(Duration::from_secs(20)).connect().await.unwrap();
+    server.stop();
+    let answers = tokio::spawn(async move { share_a_run(&redis, Duration::from_millis(500)).await });
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    server.cont();
+    let [_, patient] = answers.await.unwrap();
+    assert!(patient.unwrap().allowed());
+}
+
+/// A run that could not be sent in the time of the most hurried caller was refused as a whole.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_hurried_call_takes_nobody_with_it() {
+    let server = Server::redis().start();
+    let redis = RedisStore::builder(&server.url()).deadline(Duration::from_secs(20)).connect().await.unwrap();
+    let (node, _) = redis.engine.client.servers().remove(0);
+    let places = Arc::clone(node.places(Effect::Charges));
+    let taken = places.acquire_many(u32::try_from(places.available_permits()).unwrap()).await.unwrap();
+    let asking = tokio::spawn({
+        let redis = redis.clone();
+        async move { share_a_run(&redis, Duration::from_millis(50)).await }
+    });
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    drop(taken);
+    let [hurried, patient] = asking.await.unwrap();
+    assert_eq!(hurried.unwrap_err().kind(), StoreErrorKind::Overloaded);
+    assert_eq!(patient.unwrap().binding().remaining(), 2, "the hurried call is not charged");
+}
+
+/// The refund of a denied call waited behind a flood of charges, ran out of time, and was dropped.
+#[tokio::test]
+async fn a_flood_of_charges_does_not_keep_refunds_away() {
+    let server = Server::redis().start();
+    let redis = RedisStore::builder(&server.url()).deadline(Duration::from_millis(500)).connect().await.unwrap();
+    let (limit, deadline) = (&limits_of(3)[0], || redis.engine.client.default_deadline());
+    redis.engine.run(&question(limit, "s", Verb::Check), deadline()).await.unwrap();
+    let (node, _) = redis.engine.client.servers().remove(0);
+    let places = node.places(Effect::Charges);
+    let _flood = places.acquire_many(u32::try_from(places.available_permits()).unwrap()).await.unwrap();
+    let charge = redis.engine.run(&question(limit, "s", Verb::Check), deadline()).await;
+    assert_eq!(charge.unwrap_err().kind(), StoreErrorKind::Overloaded);
+    let refund = redis.engine.run(&question(limit, "s", Verb::Refund), deadline()).await.unwrap();
+    assert_eq!(refund.statuses()[0].units(), 1);
 }
 
 /// Callers that leave, the one whose run is in flight among them, leave nobody waiting.

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use redis::Value;
 use tallygate::StoreError;
+use tallygate::call::Effect;
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, sleep_until, timeout_at};
 
@@ -29,7 +30,7 @@ pub(crate) struct Settings {
     pub(crate) deadline: Duration,
     /// For opening one connection, handshake included; also what [`Client::connect`] may take per server.
     pub(crate) connect_timeout: Duration,
-    /// Concurrent calls; more wait until their deadline and are then refused.
+    /// Concurrent calls to one server; more wait until their deadline and are then refused.
     pub(crate) in_flight: usize,
     /// Of every key.
     pub(crate) prefix: String,
@@ -49,7 +50,6 @@ impl Default for Settings {
 /// The connection layer of a store, shared by concurrent calls. Dropping a call at any point is safe.
 pub(crate) struct Client {
     topology: Topology,
-    permits: Arc<Semaphore>,
     settings: Settings,
     abandoned: Arc<AtomicU64>,
 }
@@ -58,8 +58,7 @@ impl Client {
     pub(crate) async fn connect(url: &StoreUrl, settings: Settings) -> Result<Self, ConnectError> {
         let abandoned = Arc::default();
         let topology = Topology::connect(url, &settings, &abandoned).await?;
-        let permits = Arc::new(Semaphore::new(settings.in_flight.clamp(1, Semaphore::MAX_PERMITS)));
-        Ok(Self { topology, permits, settings, abandoned })
+        Ok(Self { topology, settings, abandoned })
     }
 
     /// The default deadline of a call that starts now.
@@ -81,13 +80,14 @@ impl Client {
         args: &[A],
         deadline: Deadline,
     ) -> Result<Value, StoreError> {
-        self.run_of(1, script, keys, args, deadline).await
+        self.run_of(1, Effect::Charges, script, keys, args, deadline).await
     }
 
     /// Like [`run`](Self::run), for a script that decides several calls: it takes a place in flight for each.
     pub(crate) async fn run_of<K: AsRef<[u8]>, A: AsRef<[u8]>>(
         &self,
         calls: usize,
+        effect: Effect,
         script: &Script,
         keys: &[K],
         args: &[A],
@@ -101,16 +101,38 @@ impl Client {
             return Err(failure.at(route.node.address()));
         }
         let run = ScriptRun::new(script, keys, args);
-        let place = self.admit(calls, slot, deadline).await?;
+        let node = self.route(slot, deadline).await?.node;
+        let place = self.admit(node.places(effect), calls, slot, deadline).await?;
         self.send(run, slot, deadline, place).await
     }
 
+    /// The owner of a slot, once there is one.
+    async fn route(&self, slot: u16, deadline: Deadline) -> Result<Route, StoreError> {
+        loop {
+            if let Some(route) = self.topology.route(slot) {
+                return Ok(route);
+            }
+            if !pause(deadline.send_by).await {
+                return Err(StoreError::unavailable(format!("no node of the cluster has slot {slot}")));
+            }
+        }
+    }
+
     /// Waits for places among the calls in flight.
-    async fn admit(&self, calls: usize, slot: u16, deadline: Deadline) -> Result<Place, StoreError> {
-        let (permits, calls) = (Arc::clone(&self.permits), u32::try_from(calls).unwrap_or(u32::MAX));
-        let permit = match Arc::clone(&permits).try_acquire_many_owned(calls) {
+    async fn admit(
+        &self,
+        places: &Arc<Semaphore>,
+        calls: usize,
+        slot: u16,
+        deadline: Deadline,
+    ) -> Result<Place, StoreError> {
+        let calls = u32::try_from(calls).unwrap_or(u32::MAX);
+        let permit = match Arc::clone(places).try_acquire_many_owned(calls) {
             Ok(permit) => Some(permit),
-            Err(_) => timeout_at(deadline.send_by, permits.acquire_many_owned(calls)).await.ok().and_then(Result::ok),
+            Err(_) => {
+                let permit = Arc::clone(places).acquire_many_owned(calls);
+                timeout_at(deadline.send_by, permit).await.ok().and_then(Result::ok)
+            }
         };
         // On a stalled machine the permit and the deadline can come together.
         match permit {
@@ -120,7 +142,7 @@ impl Client {
                 Err(StoreError::unavailable(reason.to_owned()).late())
             }
             Some(_) => Err(too_busy("the deadline of the call had passed before it was sent")),
-            None => Err(too_busy(&format!("{} calls to the store are already in flight", self.settings.in_flight))),
+            None => Err(too_busy(&format!("{} calls to the server are already in flight", self.settings.in_flight))),
         }
     }
 
@@ -157,11 +179,9 @@ impl Client {
         let mut redirects = 0_u32;
         let mut was_read_only = false;
         loop {
-            let Some(route) = redirected.take().or_else(|| self.topology.route(slot)) else {
-                if pause(deadline.send_by).await {
-                    continue;
-                }
-                return Err(StoreError::unavailable(format!("no node of the cluster has slot {slot}")));
+            let route = match redirected.take() {
+                Some(route) => route,
+                None => self.route(slot, deadline).await?,
             };
             let address = route.node.address();
             let request = if route.asking { Request::Asking(run.command()) } else { Request::Command(run.command()) };
@@ -213,7 +233,10 @@ impl Client {
                 | Failure::Corrupt(_) => false,
             };
             if !retry || Instant::now() >= deadline.send_by {
-                return Err(failure.at(address));
+                // Time that was too short proves nothing about the server: it may have passed in this process.
+                let late = failure.ran_out();
+                let error = failure.at(address);
+                return Err(if late { error.late() } else { error });
             }
             // The text goes to the same node. If that node is importing the slot, it needs ASKING again.
             if failure == Failure::NoScript {
@@ -232,9 +255,11 @@ impl Client {
         self.abandoned.load(Ordering::Relaxed)
     }
 
+    /// On the server that has the fewest.
     #[cfg(test)]
     pub(super) fn free_places(&self) -> usize {
-        self.permits.available_permits()
+        let free = |(node, _): &(Arc<Node>, usize)| node.places(Effect::Charges).available_permits();
+        self.topology.servers().iter().map(free).min().unwrap_or_default()
     }
 
     /// The servers, each with its number of slots. Without a cluster, the one server has all.

@@ -24,6 +24,8 @@ pub(crate) struct ConnectOptions {
     pub(crate) timeout: Duration,
     /// How long an answer may take: a server that owes one for longer is down.
     pub(crate) deadline: Duration,
+    /// How many calls may be in flight to the server.
+    pub(crate) in_flight: usize,
     /// The prefix of the key that probes name.
     pub(crate) prefix: Arc<str>,
     /// Counts calls that were dropped after they were sent.

@@ -76,6 +76,8 @@ pub(crate) enum Refusal {
 pub(crate) enum NotSent {
     NotListening(Cause),
     Connect(Cause),
+    /// This process or machine has no file descriptor, port or memory for a connection.
+    NoResources(Cause),
     #[cfg(feature = "tls")]
     TlsHandshake(Cause),
     ConnectTimeout {
@@ -199,14 +201,21 @@ impl Failure {
 
     /// Whether it is the server that fails, and not time that was too short: that may have passed in this process.
     pub(super) fn is_certain(&self) -> bool {
-        use NotSent::{ConnectTimeout, Queued, StillConnecting, Unresponsive};
+        use NotSent::{ConnectTimeout, NoResources, Queued, StillConnecting, Unresponsive};
         match self {
             Self::TimedOut { .. } => false,
-            Self::NotSent(why) => {
-                !matches!(why, ConnectTimeout { .. } | Queued { .. } | StillConnecting | Unresponsive { .. })
-            }
+            Self::NotSent(why) => !matches!(
+                why,
+                ConnectTimeout { .. } | NoResources(_) | Queued { .. } | StillConnecting | Unresponsive { .. }
+            ),
             _ => true,
         }
+    }
+
+    /// Whether a call that ended with it was short of time, and the server may be well: it could have been sent again, or waited
+    /// for longer.
+    pub(super) fn ran_out(&self) -> bool {
+        matches!(self, Self::NoScript | Self::Redirected(_) | Self::NotSent(NotSent::Closed(_))) || !self.is_certain()
     }
 
     /// The error for users of the store, of a call to the server at `address`.
@@ -223,9 +232,12 @@ impl Failure {
         match self {
             Self::Down(why) | Self::Late(why) => why.cause(),
             Self::Lost(cause)
-            | Self::NotSent(NotSent::NotListening(cause) | NotSent::Connect(cause) | NotSent::Closed(cause)) => {
-                Some(cause)
-            }
+            | Self::NotSent(
+                NotSent::NotListening(cause)
+                | NotSent::Connect(cause)
+                | NotSent::NoResources(cause)
+                | NotSent::Closed(cause),
+            ) => Some(cause),
             Self::NotSent(NotSent::HandshakeCut { error, .. }) => Some(error),
             #[cfg(feature = "tls")]
             Self::NotSent(NotSent::TlsHandshake(cause)) => Some(cause),

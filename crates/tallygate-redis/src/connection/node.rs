@@ -7,7 +7,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
 
 use redis::Value;
-use tokio::sync::{Notify, watch};
+use tallygate::call::Effect;
+use tokio::sync::{Notify, Semaphore, watch};
 use tokio::time::{Instant, timeout_at};
 
 use super::backoff::Backoff;
@@ -25,6 +26,10 @@ const BACKOFF: Backoff = Backoff::new(Duration::from_millis(5), Duration::from_m
 /// for as long as [`Watch`](super::outage::Watch) says. Then calls fail at once, until a probe is answered within the deadline.
 pub(crate) struct Node {
     options: ConnectOptions,
+    /// For the calls in flight.
+    places: Arc<Semaphore>,
+    /// For those that give back. A flood of charges must not keep away the refunds of those that were denied.
+    places_to_give_back: Arc<Semaphore>,
     current: RwLock<Option<Arc<Connection>>>,
     opening: Mutex<Opening>,
     /// Notified whenever a connection ends, since there may be a new master.
@@ -50,7 +55,10 @@ struct Opening {
 
 impl Node {
     pub(crate) fn new(options: ConnectOptions, lost: Option<Arc<Notify>>) -> Arc<Self> {
+        let places = || Arc::new(Semaphore::new(options.in_flight.clamp(1, Semaphore::MAX_PERMITS)));
         Arc::new(Self {
+            places: places(),
+            places_to_give_back: places(),
             options,
             current: RwLock::new(None),
             opening: Mutex::new(Opening { attempt: None, backoff: BACKOFF, paused: None }),
@@ -64,6 +72,11 @@ impl Node {
 
     pub(crate) fn address(&self) -> &Address {
         &self.options.address
+    }
+
+    /// Where calls to this server take their places in flight. Those of one that hangs stay taken.
+    pub(crate) fn places(&self, effect: Effect) -> &Arc<Semaphore> {
+        if effect == Effect::GivesBack { &self.places_to_give_back } else { &self.places }
     }
 
     /// The same server over a separate connection.

@@ -48,6 +48,7 @@ impl Topology {
             tls: tls.clone(),
             timeout: settings.connect_timeout,
             deadline: settings.deadline,
+            in_flight: settings.in_flight,
             prefix: Arc::clone(&prefix),
             abandoned: Arc::clone(abandoned),
             master_only: !matches!(url.place, Place::Cluster(_)),

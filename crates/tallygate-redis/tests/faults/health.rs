@@ -60,6 +60,72 @@ async fn a_process_that_is_too_busy_does_not_blame_its_server() {
     every_key_expires(&server);
 }
 
+/// A3 again: the connection had been closed, and this process was too busy to open another in time. That was called an outage
+/// too, and the first calls of a flood passed.
+#[tokio::test(flavor = "current_thread")]
+async fn a_process_that_is_too_busy_to_connect_does_not_blame_its_server() {
+    let server = Server::redis().start();
+    let limiter = within(&server.url(), DEADLINE).await;
+    let limit = yearly(Algorithm::FixedWindow, 1_000_000);
+    for round in 0..5 {
+        server.command(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);
+        sleep(Duration::from_millis(5)).await;
+        let mut calls = JoinSet::new();
+        for caller in 0..20 {
+            let (limiter, limit) = (limiter.clone(), limit.clone());
+            calls.spawn(async move {
+                let subject = format!("busy {caller}");
+                let key = Key::new("health", &subject).unwrap();
+                limiter.check(Check::new(key, &limit)).await.map(drop)
+            });
+        }
+        tokio::task::yield_now().await;
+        std::thread::sleep(3 * DEADLINE);
+        for answer in calls.join_all().await {
+            match answer {
+                Ok(()) => {}
+                Err(CheckError::Store(error)) if error.is_late() || error.kind() == StoreErrorKind::Overloaded => {}
+                Err(error) => panic!("round {round}: the store is healthy, and a call ended with: {error}"),
+            }
+        }
+    }
+    every_key_expires(&server);
+}
+
+/// A2: a shard that hangs held the places in flight of all shards, until it was known to be down.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_hung_shard_holds_no_places_of_the_others() {
+    const IN_FLIGHT: usize = 64;
+    let cluster = Cluster::start(Flavour::Redis, 3, 0);
+    let store = RedisStore::builder(&cluster.url()).deadline(Duration::from_secs(3)).in_flight(IN_FLIGHT);
+    let limiter = Limiter::new(store.connect().await.unwrap());
+    let kind = Algorithm::FixedWindow.kind();
+    let node_of = |subject: &str| {
+        let key = Key::new("health", subject).unwrap().encode("tallygate", kind);
+        cluster.node_of(cluster.slot_of(key.as_bytes()))
+    };
+    let hung = node_of("user 0");
+    let (lost, served): (Vec<String>, Vec<String>) =
+        (0..10 * IN_FLIGHT).map(|user| format!("user {user}")).partition(|subject| node_of(subject) == hung);
+    assert!(lost.len() > IN_FLIGHT);
+    for subject in &served {
+        ask(&limiter, subject).await.unwrap();
+    }
+    cluster.nodes()[hung].stop();
+    let mut calls = JoinSet::new();
+    for subject in lost {
+        let limiter = limiter.clone();
+        calls.spawn(async move { ask(&limiter, &subject).await.is_ok() });
+    }
+    // Until all places are taken.
+    sleep(Duration::from_millis(300)).await;
+    for subject in &served {
+        assert!(ask(&limiter, subject).await.is_ok(), "{subject} is on a healthy shard");
+    }
+    cluster.nodes()[hung].cont();
+    calls.join_all().await;
+}
+
 /// A2: one breaker and one probe for the whole store took all shards with the one that died, or none.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_dead_shard_costs_exactly_its_own_keys() {

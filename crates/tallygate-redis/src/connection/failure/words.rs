@@ -9,6 +9,9 @@ impl NotSent {
         match self {
             Self::NotListening(_) => format!("nothing is listening on {at}: is the server running?"),
             Self::Connect(error) => format!("cannot connect to {at}: {error}"),
+            Self::NoResources(error) => format!(
+                "cannot connect to {at}: {error}; raise the limit of open files (ulimit -n), or allow fewer connections"
+            ),
             #[cfg(feature = "tls")]
             Self::TlsHandshake(error) => format!("cannot connect to {at}: the TLS handshake failed: {error}"),
             Self::ConnectTimeout { after, tls: true } => {

@@ -88,29 +88,34 @@ impl Node {
         if matches!(failure, Failure::Refused(_)) {
             return;
         }
-        let since = *self.health().since.get_or_insert_with(Instant::now);
-        self.troubled.store(true, Ordering::Relaxed);
+        let since = {
+            let mut health = self.health();
+            self.troubled.store(true, Ordering::Relaxed);
+            *health.since.get_or_insert_with(Instant::now)
+        };
         if since.elapsed() >= self.options.deadline {
-            self.goes_down(failure.clone());
+            let certain = failure.is_certain();
+            self.goes_down(failure.clone(), certain);
         }
     }
 
-    fn goes_down(self: &Arc<Self>, failure: Failure) {
+    fn goes_down(self: &Arc<Self>, failure: Failure, certain: bool) {
         {
             let mut health = self.health();
-            health.certain |= failure.is_certain();
+            health.certain |= certain;
             if health.down.replace(failure).is_some() {
                 return;
             }
             health.since.get_or_insert_with(Instant::now);
+            self.troubled.store(true, Ordering::Relaxed);
         }
-        self.troubled.store(true, Ordering::Relaxed);
         self.notify_lost();
         tokio::spawn(recover(Arc::downgrade(self)));
     }
 
     fn comes_up(&self) {
-        *self.health() = Health::default();
+        let mut health = self.health();
+        *health = Health::default();
         self.troubled.store(false, Ordering::Relaxed);
     }
 
@@ -195,9 +200,7 @@ async fn examine(node: Weak<Node>) {
         let starved = queued || is_starved(took, LOOK + node.options.deadline);
         watch.look(took, starved, node.heard_since(began));
         if watch.is_late() {
-            node.goes_down(node.unresponsive());
-            node.health().certain |= watch.is_outage();
-            return;
+            return node.goes_down(node.unresponsive(), watch.is_outage());
         }
     }
 }

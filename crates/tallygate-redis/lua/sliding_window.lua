@@ -27,7 +27,7 @@ if value then
   local last = 256
   for i = 1, 2 * count, 2 do
     local behind = (newest - cells[i]) % 256
-    if behind >= last then return '!' .. string.sub(value, 1, 1) end
+    if behind >= last then return '!' end
     last = behind
     local age = behind + old_held - newest
     cells[i] = age

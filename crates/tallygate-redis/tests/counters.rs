@@ -240,7 +240,7 @@ async fn foreign_values() {
         let redis = Arc::clone(patient(&server.url()).await.store());
         let counter = Counter::new(Arc::clone(&redis), "n").unwrap();
         let key = "tallygate:{n}:counter:n";
-        for text in ["abc", "", "1,5", "--1", "1 2", "nan", "12x", "\u{661}", "1e999", "-1e999"] {
+        for text in ["abc", "", "1,5", "--1", "1 2", "nan", "12x", "\u{661}", "1e999", "-1e999", "0x10", " 5"] {
             server.command(&["SET", key, text]).ok();
             for call in [Call::Incr, Call::Float(0.5), Call::Get] {
                 let answer = call.ask(&counter).await;

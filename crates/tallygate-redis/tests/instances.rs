@@ -40,6 +40,10 @@ async fn processes_count_until_they_end_or_are_not_seen() {
     at(1100);
     assert_eq!(alive("five").await, 2);
     assert_eq!(members(&server), ["two", "five"]);
+    // And then two.
+    at(2000);
+    assert_eq!(alive("five").await, 1);
+    assert_eq!(members(&server), ["five"]);
     // Nobody says anything any more: the set ends with the last process.
     let left = server.command(&["PTTL", KEY]).int();
     assert!(left <= 1_000_000 && left > 1_000_000 - 60_000, "{left} ms");

@@ -18,7 +18,7 @@ fn numbers(algorithm: Algorithm) -> Vec<Number> {
         }
         Algorithm::TokenBucket => vec![
             ("at", 1, 0.0, NEVER),
-            ("used", 9, 0.0, None),
+            ("used", 9, 0.0, NEVER),
             ("tick", 17, 1.0, None),
             ("refill", 25, 1.0, None),
             ("unit", 33, 1.0, None),
@@ -90,9 +90,24 @@ async fn every_number_of_a_state_is_checked() {
             for number in [Some(least), above_all].into_iter().flatten() {
                 assert_eq!(state.read(&with(number)).await, None, "{algorithm}: {name} {number}");
             }
-            for number in [Some(below), Some(f64::NAN), above].into_iter().flatten() {
+            // A sub-window need not be a whole number of microseconds long.
+            let fraction = (name != "window" || algorithm != Algorithm::SlidingWindow).then_some(least + 0.5);
+            for number in [Some(below), Some(-1.0), Some(f64::NAN), fraction, above].into_iter().flatten() {
                 let read = state.read(&with(number)).await;
                 assert_eq!(read, Some(StoreErrorKind::Corrupt), "{algorithm}: {name} {number}");
+            }
+        }
+        if algorithm == Algorithm::SlidingCounter {
+            // Their product with the ticks of a window is exact.
+            for (previous, current, read) in [
+                (2_u64.pow(33) - 1, 0, None),
+                (2_u64.pow(33), 0, Some(StoreErrorKind::Corrupt)),
+                (2_u64.pow(32), 2_u64.pow(32), Some(StoreErrorKind::Corrupt)),
+            ] {
+                let (window, tick) = (2_u64.pow(21), 2);
+                let numbers = [0, previous, current, window, tick].map(|number| (number as f64).to_le_bytes());
+                let state = state.read(&[&[1], numbers.as_flattened()].concat()).await;
+                assert_eq!(state, read, "{previous} and {current}");
             }
         }
         if algorithm == Algorithm::SlidingWindow {
@@ -103,6 +118,28 @@ async fn every_number_of_a_state_is_checked() {
             }
             // No cells at all.
             assert_eq!(state.read(&good[..18]).await, None);
+            let now: u64 = server.command(&["TIME"]).items()[0].text().parse().unwrap();
+            let year = 365 * 86_400;
+            // Five sub-windows a year: at most one cell more than that, each older than the next.
+            let newest = now * 5 / year;
+            let with_cells = |slots: u8, newest: u64, behind: &[u64]| {
+                let head = [&[1], good[1..9].as_ref(), &[slots], &(newest as f64).to_le_bytes()].concat();
+                let cell = |behind: &u64| [(newest - behind) as u8, 1, 0, 0, 0];
+                [head, behind.iter().flat_map(cell).collect()].concat()
+            };
+            for (behind, read) in [
+                (&[5, 4, 3, 2, 1, 0][..], None),
+                (&[6, 5, 4, 3, 2, 1, 0], Some(StoreErrorKind::Corrupt)),
+                (&[1, 1], Some(StoreErrorKind::Corrupt)),
+                (&[0, 1], Some(StoreErrorKind::Corrupt)),
+            ] {
+                assert_eq!(state.read(&with_cells(5, newest, behind)).await, read, "cells {behind:?}");
+            }
+            let oldest = with_cells(255, now * 255 / year, &[255, 0]);
+            assert_eq!(state.read(&oldest).await, None, "the oldest cell that a byte can tell from the newest");
+            // Other sub-windows of the same window are converted.
+            assert_eq!(state.read(&with_cells(1, now / year, &[0])).await, None);
+            assert_eq!(limiter.peek(state.check()).await.unwrap().binding().remaining(), 3);
         }
         let version = |version: u8| [&[version], &good[1..]].concat();
         assert_eq!(state.read(&version(2)).await, Some(StoreErrorKind::NewerFormat), "{algorithm}");

@@ -21,7 +21,7 @@ use crate::run;
 /// What a test program says of a failed test.
 const FAILED: &[u8] = b"... FAILED";
 /// A run that takes longer has code that does not end, or a store that does not answer.
-const LONGEST: Duration = Duration::from_secs(240);
+const LONGEST: Duration = Duration::from_secs(600);
 
 pub fn digest(value: &impl Hash) -> String {
     let mut hasher = DefaultHasher::new();

@@ -11,7 +11,7 @@ pub(super) const SHOULD_RATE_LIMIT: &str = "/envoy.service.ratelimit.v3.RateLimi
 pub(super) enum Reading {
     /// Completely, before the request takes a place among those in flight.
     Whole,
-    /// Not at all: there is none, or it does not matter.
+    /// Not at all: there is none, or it does not matter. The service gets an empty one.
     Never,
     /// While it is answered, message by message.
     Stream,

@@ -105,8 +105,13 @@ impl Requests {
         }
         // The memory of the body, until the response begins.
         let mut _share: Option<Share> = None;
+        // Kept as long: HTTP/1 closes the connection if it is dropped before it has arrived.
+        let mut _unread: Option<RequestBody> = None;
         let body = match reading {
-            Reading::Never => Body::new(body),
+            Reading::Never => {
+                _unread = Some(body);
+                Body::empty()
+            }
             Reading::Stream => {
                 let permit = Arc::clone(&self.http.streams).try_acquire_owned();
                 *stream = Some(permit.map_err(|_| Refusal::Overloaded)?);

@@ -74,7 +74,7 @@ async fn answer(app: &App, parts: &Parts, body: Body, began: Instant) -> Result<
             code => Ok(refused(code, problem.detail().to_owned())),
         };
     }
-    // The listener has read it, and bounded its size.
+    // The listener has read it, and bounded its size. Without POST it is empty.
     let body = to_bytes(body, usize::MAX).await.map_err(|error| Status::unavailable(error.to_string()))?;
     let request = match codec::request(body) {
         Ok(request) => request,

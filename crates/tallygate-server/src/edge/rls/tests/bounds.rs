@@ -115,7 +115,7 @@ async fn a_call_under_too_many_policies_is_over_limit() {
     assert_eq!([ask(32).await, ask(33).await, ask(33).await], [Code::Ok, Code::OverLimit, Code::OverLimit]);
 }
 
-async fn raw_answer(settings: &ListenSettings, body: axum::body::Body) -> RateLimitResponse {
+async fn raw_answer(settings: &ListenSettings, method: http::Method, body: axum::body::Body) -> RateLimitResponse {
     use http_body_util::BodyExt as _;
     use hyper_util::rt::{TokioExecutor, TokioIo};
 
@@ -125,7 +125,8 @@ async fn raw_answer(settings: &ListenSettings, body: axum::body::Body) -> RateLi
         hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await.unwrap();
     tokio::spawn(connection);
     let path = "http://proxy/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
-    let request = http::Request::post(path).header("content-type", "application/grpc").header("te", "trailers");
+    let request = http::Request::post(path).method(method);
+    let request = request.header("content-type", "application/grpc").header("te", "trailers");
     let response = sender.send_request(request.body(body).unwrap()).await.unwrap();
     assert_eq!((response.status().as_u16(), response.headers().get("grpc-status")), (200, None));
     let collected = response.into_body().collect().await.unwrap();
@@ -155,12 +156,26 @@ impl http_body::Body for Unfinished {
 #[tokio::test]
 async fn a_message_that_never_comes_and_a_call_that_is_shed_are_over_limit() {
     let brief = ListenSettings { request_timeout: std::time::Duration::from_millis(200), ..ListenSettings::default() };
-    let slow = raw_answer(&brief, axum::body::Body::new(Unfinished(false))).await;
+    let slow = raw_answer(&brief, http::Method::POST, axum::body::Body::new(Unfinished(false))).await;
     assert_over_limit(&slow, 0, "did not arrive in time");
     let full = ListenSettings { max_in_flight: 0, ..ListenSettings::default() };
-    let shed = raw_answer(&full, axum::body::Body::from(vec![0; 5])).await;
+    let shed = raw_answer(&full, http::Method::POST, axum::body::Body::from(vec![0; 5])).await;
     assert_over_limit(&shed, 0, "Too many requests are in flight");
     assert_eq!(header(&shed, "retry-after"), Some("1"));
+}
+
+/// The service read it itself, outside the budget of bodies, while the request held a place in flight.
+#[tokio::test]
+async fn the_body_of_a_call_with_get_was_read_without_a_limit() {
+    let message = request(vec![descriptor(&[("user", "u")])]).encode_to_vec();
+    let length = u32::try_from(message.len()).unwrap().to_be_bytes();
+    let whole: Vec<u8> = [&[0], &length[..], &message].concat();
+    for method in [http::Method::GET, http::Method::DELETE] {
+        for body in [axum::body::Body::from(whole.clone()), axum::body::Body::new(Unfinished(false))] {
+            let answer = raw_answer(&ListenSettings::default(), method.clone(), body).await;
+            assert_over_limit(&answer, 0, "not one message");
+        }
+    }
 }
 
 /// A refund can give back what was never charged, so it needs a permission; and what lacks it must not pass for an error.

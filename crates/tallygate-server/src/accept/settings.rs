@@ -21,7 +21,8 @@ pub struct ListenSettings {
     pub drain_timeout: Duration,
     /// The most open connections, handshakes included.
     pub max_connections: usize,
-    /// The most open connections of one peer: an IPv4 address, or an IPv6 /64.
+    /// The most open connections of one peer: an IPv4 address, or an IPv6 /64. Never more than half of
+    /// [`max_connections`](Self::max_connections), so that no peer can take them all.
     pub max_connections_per_peer: usize,
     /// Whether the limit per peer applies to loopback. Defaults to false: a proxy on this machine acts for many clients.
     pub cap_loopback: bool,

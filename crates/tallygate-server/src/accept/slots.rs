@@ -12,6 +12,8 @@ use super::{ListenSettings, ListenStats};
 #[derive(Debug)]
 pub(super) struct Slots {
     settings: ListenSettings,
+    /// The most of one peer: never all, unless there is only one.
+    per_peer: usize,
     /// Counts the connections that have a slot.
     stats: Arc<ListenStats>,
     /// Locked by accepting and closing, never by a request.
@@ -20,7 +22,8 @@ pub(super) struct Slots {
 
 impl Slots {
     pub(super) fn new(settings: &ListenSettings, stats: &Arc<ListenStats>) -> Arc<Self> {
-        Arc::new(Self { settings: settings.clone(), stats: Arc::clone(stats), by_peer: Mutex::default() })
+        let per_peer = settings.max_connections_per_peer.min(settings.max_connections.div_ceil(2));
+        Arc::new(Self { settings: settings.clone(), per_peer, stats: Arc::clone(stats), by_peer: Mutex::default() })
     }
 
     /// `None` if there are too many. Dropping the slot frees it.
@@ -33,7 +36,7 @@ impl Slots {
         }
         if let Some(peer) = &peer {
             let count = by_peer.get(peer).copied().unwrap_or_default();
-            if count >= self.settings.max_connections_per_peer {
+            if count >= self.per_peer {
                 return None;
             }
             by_peer.insert(peer.clone(), count + 1);
@@ -106,6 +109,17 @@ mod tests {
         let slots = slots(10, 0);
         assert!(slots.take(ip("192.0.2.1")).is_none() && slots.take(ip("192.0.2.2")).is_none());
         assert_eq!(slots.by_peer().len(), 0);
+    }
+
+    /// With `--max-connections 1000`: the limit of one peer was 1,000 as well.
+    #[test]
+    fn one_peer_took_every_connection_if_there_are_no_more_than_it_may_have() {
+        for (total, of_one) in [(1000, 500), (3, 2), (2, 1), (1, 1)] {
+            let slots = slots(total, 1000);
+            let held: Vec<_> = std::iter::from_fn(|| slots.take(ip("192.0.2.1"))).collect();
+            assert_eq!(held.len(), of_one, "of {total}");
+            assert_eq!(slots.take(ip("192.0.2.2")).is_some(), total > 1, "another, of {total}");
+        }
     }
 
     #[test]

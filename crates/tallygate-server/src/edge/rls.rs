@@ -32,6 +32,7 @@ use request::Unasked;
 use service::RateLimits;
 
 use super::access::Credentials;
+use super::bounds::MAX_DESCRIPTORS;
 use super::json::sentence;
 
 /// Envoy's units, in seconds. A week occurs in responses only.
@@ -77,7 +78,8 @@ pub(super) async fn should_rate_limit(
     credentials: &Credentials,
     deadline: Option<Instant>,
 ) -> Result<(RateLimitResponse, Value), String> {
-    let descriptors = request.descriptors.len();
+    // A refused request may have many more, and its answer must not grow with them.
+    let descriptors = request.descriptors.len().min(MAX_DESCRIPTORS);
     let refused = |code, reason: &str| Ok((response::over_limit(descriptors, code, sentence(reason)), Value::Null));
     let question = match request::read(request) {
         Ok(question) => question,

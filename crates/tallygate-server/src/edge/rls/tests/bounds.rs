@@ -94,13 +94,21 @@ async fn what_a_client_can_cause_is_over_limit_and_not_an_error() {
     let served = Served::common();
     let one = descriptor(&[("user", "u")]);
     let many = served.ask(request(vec![one.clone(); MAX_DESCRIPTORS + 1])).await;
-    assert_over_limit(&many, MAX_DESCRIPTORS + 1, "33 descriptors");
+    assert_over_limit(&many, MAX_DESCRIPTORS, "33 descriptors");
     let wide = descriptor(&vec![("k", "v"); MAX_ENTRIES + 1]);
     let wide = served.ask(request(vec![one.clone(), wide])).await;
     assert_over_limit(&wide, 2, "Descriptor 1 has 17 entries");
     assert_over_limit(&served.send(vec![0xff; 20]).await.unwrap(), 0, "invalid RateLimitRequest");
     assert_eq!(calls(&served.app, "rls"), [0, 0, 0, 3]);
     assert_eq!(codes(&served.ask(request(vec![one])).await), [Code::Ok; 2], "nothing was charged");
+}
+
+/// It had a status for each: 524 KB for a message of 256 KiB, and more in JSON.
+#[tokio::test]
+async fn the_answer_to_too_many_descriptors_was_twice_as_large_as_the_request() {
+    let served = Served::common();
+    let answer = served.ask(request(vec![descriptor(&[]); 20_000])).await;
+    assert_over_limit(&answer, MAX_DESCRIPTORS, "20000 descriptors");
 }
 
 /// 33 patterns in one header were INVALID_ARGUMENT, every time.

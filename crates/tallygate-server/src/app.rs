@@ -62,7 +62,7 @@ pub(crate) struct App {
     pub(crate) trust: Trust,
     /// Who may do what.
     pub(crate) access: Access,
-    turns: Turns,
+    pub(crate) turns: Turns,
     pub(crate) full: FullStore,
     /// Whether the server is about to stop.
     pub(crate) draining: watch::Sender<bool>,
@@ -122,12 +122,12 @@ impl App {
         set: &PolicySet,
         api: Api,
         question: &'q Question,
-        deadline: Option<Instant>,
+        callers: Option<Instant>,
     ) -> Result<Answer<'q>, AnswerError> {
         // One deadline for all calls to the store that the decision needs.
         let deadline = || {
             let own = self.store().deadline().map(|patience| Instant::now() + patience);
-            let earliest = own.map_or(deadline, |own| Some(deadline.map_or(own, |callers| callers.min(own))));
+            let earliest = own.map_or(callers, |own| Some(callers.map_or(own, |callers| callers.min(own))));
             earliest.map(Instant::into_std)
         };
         match &question.about {
@@ -140,7 +140,8 @@ impl App {
             About::Policies { domain, asks } => {
                 let evaluation = match set.domain(domain) {
                     Some(domain) => {
-                        let _turn = self.turns.take(domain.policies().len(), asks.len()).await;
+                        let turn = self.turns.take(domain.policies().len(), asks.len(), callers).await;
+                        let _turn = turn.map_err(CheckError::from)?;
                         domain.evaluate(asks)
                     }
                     None if api.allows_unknown_domains() => Evaluation::unlimited(),

@@ -91,3 +91,21 @@ async fn every_verb_of_both_kinds_of_questions_is_counted() {
     let timed = "tallygate_decision_duration_seconds_count{api=\"http\"} 10\n";
     assert!(listed.contains(timed), "{listed}");
 }
+
+/// A call that waits for its turn was decided and charged when nobody waited for the answer any more.
+#[tokio::test]
+async fn a_call_waited_for_its_turn_beyond_the_deadline_of_its_caller() {
+    let policies =
+        (0..1001).map(|at| (Policy::new(format!("p{at}"), "api", "1/min").unwrap(), Rule::new().partition("user")));
+    let set = PolicySet::new(vec![Domain::new("api", policies).unwrap()]).unwrap();
+    let app = App::new(MemoryStore::new().into(), set, &Settings::default());
+    let mut turns = Vec::new();
+    while let Ok(turn) = app.turns.take(1001, 1, Some(Instant::now())).await {
+        turns.push(turn);
+    }
+    let question = by_policy(Verb::Check, "api");
+    let late = app.answer(Api::Rls, &question, Some(Instant::now())).await.expect_err("it has no turn");
+    assert!(matches!(&late, AnswerError::Check(CheckError::Store(error)) if error.is_late()), "{late:?}");
+    drop(turns);
+    assert!(app.answer(Api::Rls, &question, None).await.is_ok());
+}

@@ -16,12 +16,14 @@ use std::sync::Arc;
 use axum::body::Body;
 use http::Response;
 use serde_json::Value;
+use tallygate::CheckError;
 use tallygate_http::ProblemCode;
 use tokio::time::Instant;
 use tonic::service::Routes;
 use tonic_health::pb::health_server::HealthServer;
 
 use crate::accept::ListenSettings;
+use crate::answer::AnswerError;
 use crate::app::App;
 use crate::decision_event::Api;
 use crate::proto::DESCRIPTORS;
@@ -34,6 +36,7 @@ use service::RateLimits;
 use super::access::Credentials;
 use super::bounds::MAX_DESCRIPTORS;
 use super::json::sentence;
+use super::store_problem;
 
 /// Envoy's units, in seconds. A week occurs in responses only.
 const UNITS: [(Unit, u64); 7] = [
@@ -100,6 +103,10 @@ pub(super) async fn should_rate_limit(
     }
     let answer = match app.answer(api, &question, deadline).await {
         Ok(answer) => answer,
+        Err(AnswerError::Check(CheckError::Store(error))) => {
+            let problem = store_problem(&error);
+            return refused(problem.code(), problem.detail());
+        }
         // For example, more policies apply than one call can have checks.
         Err(error) => return refused(ProblemCode::InvalidField, &error.to_string()),
     };

@@ -2,7 +2,9 @@
 
 use std::thread::available_parallelism;
 
+use tallygate::StoreError;
 use tokio::sync::{Semaphore, SemaphorePermit};
+use tokio::time::{Instant, timeout_at};
 
 /// Policies times descriptors, beyond which a call waits for its turn. A pattern takes about a microsecond to match.
 const HEAVY: usize = 1000;
@@ -19,13 +21,25 @@ impl Default for Turns {
 }
 
 impl Turns {
-    /// Held while `policies` are matched against `descriptors`.
-    pub(crate) async fn take(&self, policies: usize, descriptors: usize) -> Option<SemaphorePermit<'_>> {
+    /// Held while `policies` are matched against `descriptors`. An error if it is not free by the caller's deadline.
+    pub(crate) async fn take(
+        &self,
+        policies: usize,
+        descriptors: usize,
+        deadline: Option<Instant>,
+    ) -> Result<Option<SemaphorePermit<'_>>, StoreError> {
         if policies * descriptors <= HEAVY {
-            return None;
+            return Ok(None);
         }
+        let turn = match deadline {
+            None => self.0.acquire().await,
+            Some(deadline) => {
+                let late = |_| StoreError::overloaded("others were matched against the policies until its deadline");
+                timeout_at(deadline, self.0.acquire()).await.map_err(late)?
+            }
+        };
         // It is never closed.
-        self.0.acquire().await.ok()
+        Ok(turn.ok())
     }
 }
 
@@ -36,12 +50,12 @@ mod tests {
     #[tokio::test]
     async fn heavy_calls_leave_a_thread_and_light_ones_never_wait() {
         let turns = Turns(Semaphore::new(1));
-        let first = turns.take(10_000, 32).await;
+        let first = turns.take(10_000, 32, None).await.unwrap();
         assert!(first.is_some());
-        let second = tokio::time::timeout(std::time::Duration::from_millis(20), turns.take(10_000, 32)).await;
+        let second = tokio::time::timeout(std::time::Duration::from_millis(20), turns.take(10_000, 32, None)).await;
         assert!(second.is_err(), "it waits for the first");
-        assert!(turns.take(1000, 1).await.is_none(), "a light one needs no turn");
+        assert!(turns.take(1000, 1, None).await.unwrap().is_none(), "a light one needs no turn");
         drop(first);
-        assert!(turns.take(10_000, 32).await.is_some());
+        assert!(turns.take(10_000, 32, None).await.unwrap().is_some());
     }
 }

@@ -186,6 +186,22 @@ async fn the_body_of_a_call_with_get_was_read_without_a_limit() {
     }
 }
 
+/// Envoy had given up, and the call was charged afterwards.
+#[tokio::test]
+async fn a_call_without_a_turn_before_its_deadline_is_over_limit() {
+    let many = (0..1001).map(|at| (policy(&format!("p{at}"), "9/h"), when("user", &at.to_string())));
+    let served = Served::new(app(still_store(), many.collect()));
+    let mut turns = Vec::new();
+    while let Ok(turn) = served.app.turns.take(1001, 1, Some(tokio::time::Instant::now())).await {
+        turns.push(turn);
+    }
+    let mut late = Request::new(request(vec![descriptor(&[("user", "5")])]));
+    late.metadata_mut().insert("grpc-timeout", "20m".parse().unwrap());
+    let answer = served.client().await.should_rate_limit(late).await.unwrap().into_inner();
+    assert_over_limit(&answer, 1, "Too many calls are under way; nothing was charged.");
+    assert_eq!(header(&answer, "retry-after"), Some("1"));
+}
+
 /// A refund can give back what was never charged, so it needs a permission; and what lacks it must not pass for an error.
 #[tokio::test]
 async fn a_refund_without_the_permission_refuses_and_gives_nothing_back() {

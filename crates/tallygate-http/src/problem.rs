@@ -60,6 +60,8 @@ words! {
         HostNotAllowed = "host_not_allowed",
         /// 429: too many wrong tokens came from this address.
         TooManyWrongTokens = "too_many_wrong_tokens",
+        /// 431: the request has too many header fields.
+        TooManyHeaders = "too_many_headers",
         /// 500: a bug in the server.
         Internal = "internal",
         /// 507: the embedded store has no room for another counter.
@@ -95,6 +97,7 @@ impl ProblemCode {
             Self::UnsupportedMediaType => StatusCode::UNSUPPORTED_MEDIA_TYPE,
             Self::UntrustedProxy | Self::HostNotAllowed => StatusCode::MISDIRECTED_REQUEST,
             Self::QuotaExceeded | Self::TooManyWrongTokens => StatusCode::TOO_MANY_REQUESTS,
+            Self::TooManyHeaders => StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
             Self::Internal => StatusCode::INTERNAL_SERVER_ERROR,
             Self::StoreUnavailable | Self::Overloaded => StatusCode::SERVICE_UNAVAILABLE,
             Self::StoreFull => StatusCode::INSUFFICIENT_STORAGE,

@@ -29,8 +29,8 @@ pub struct ListenSettings {
     /// The most requests in flight: those whose body has arrived. The next is refused at once, not queued. Health endpoints
     /// are exempt.
     pub max_in_flight: usize,
-    /// The most memory of request bodies, in bytes: of those that are arriving, each counted as 4 KiB at least, and of large
-    /// ones that are being answered. For more, the oldest that are still arriving are refused.
+    /// The most memory of request bodies, in bytes: of those that are arriving, each counted with its header and as 4 KiB at
+    /// least, and of large ones that are being answered. For more, the oldest that are still arriving are refused.
     pub max_bodies: usize,
     /// The most bytes of a request body. For a gRPC stream, of all its messages.
     pub max_body: usize,

@@ -14,7 +14,7 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 
 use super::activity::OpenRequest;
-use super::budget::{Budget, LEAST, Share};
+use super::budget::{Budget, LEAST, NoRoom, Share};
 use super::refusal::Refusal;
 
 /// How much is read and discarded past the limit, as a multiple of it. Closing while a client still sends would reset the
@@ -47,14 +47,16 @@ pub(super) struct RequestBody {
     /// The memory of a body that is read while it is answered.
     share: Option<Share>,
     max: usize,
+    /// The memory of the request's header, in bytes.
+    header: usize,
 }
 
 impl RequestBody {
-    pub(super) fn new(inner: Incoming, max: usize) -> Self {
+    pub(super) fn new(inner: Incoming, max: usize, header: usize) -> Self {
         let whole = inner.is_end_stream();
         let declared = inner.size_hint().lower();
         let discard = max.saturating_mul(DISCARDED);
-        let mut body = Self { inner, left: max, discard, state: BodyState::default(), share: None, max };
+        let mut body = Self { inner, left: max, discard, state: BodyState::default(), share: None, max, header };
         if whole {
             body.state.0.store(WHOLE, Relaxed);
         } else if declared > max as u64 {
@@ -72,9 +74,10 @@ impl RequestBody {
         self.state.clone()
     }
 
-    /// Takes the memory of what is read from `share`.
-    pub(super) fn charge(&mut self, share: Share) {
-        self.share = Some(share);
+    /// Takes the memory of what is read from `budget`.
+    pub(super) fn charge(&mut self, budget: &Arc<Budget>, peer: &Arc<str>) -> Result<(), NoRoom> {
+        self.share = Some(budget.take(peer, self.header)?);
+        Ok(())
     }
 
     /// Reads and discards, so that the client can finish sending.
@@ -107,7 +110,8 @@ impl http_body::Body for RequestBody {
                 && !this.state.is_too_large()
             {
                 this.left = left;
-                if let Some(Err(no_room)) = this.share.as_mut().map(|share| share.grow_to(this.max - left)) {
+                let bytes = this.header + this.max - left;
+                if let Some(Err(no_room)) = this.share.as_mut().map(|share| share.grow_to(bytes)) {
                     return Poll::Ready(Some(Err(no_room.into())));
                 }
                 return Poll::Ready(Some(Ok(frame)));
@@ -140,14 +144,16 @@ pub(super) async fn collect(
     budget: &Arc<Budget>,
     peer: &Arc<str>,
 ) -> Result<Collected, Refusal> {
+    let header = body.header;
     let mut share: Option<Share> = None;
     let mut bytes: Vec<u8> = Vec::new();
+    let memory = |bytes: &Vec<u8>| header + bytes.capacity();
     loop {
         let polled = poll_fn(|cx| Poll::Ready(Pin::new(&mut body).poll_frame(cx))).await;
         let frame = match (polled, &mut share) {
             (Poll::Ready(frame), _) => frame,
             (Poll::Pending, None) => {
-                share = Some(budget.take(peer, bytes.capacity()).map_err(|_| Refusal::Overloaded)?);
+                share = Some(budget.take(peer, memory(&bytes)).map_err(|_| Refusal::Overloaded)?);
                 continue;
             }
             (Poll::Pending, Some(share)) => {
@@ -170,11 +176,11 @@ pub(super) async fn collect(
         // A copy: a slice would keep the buffer of the connection alive, which may be many times as large.
         bytes.extend_from_slice(&data);
         if let Some(share) = &mut share {
-            share.grow_to(bytes.capacity()).map_err(|_| Refusal::Overloaded)?;
+            share.grow_to(memory(&bytes)).map_err(|_| Refusal::Overloaded)?;
         }
     }
     if share.is_none() && bytes.capacity() > LEAST {
-        share = Some(budget.take(peer, bytes.capacity()).map_err(|_| Refusal::Overloaded)?);
+        share = Some(budget.take(peer, memory(&bytes)).map_err(|_| Refusal::Overloaded)?);
     }
     if let Some(share) = &mut share {
         share.arrived().map_err(|_| Refusal::Overloaded)?;

@@ -7,10 +7,19 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use http::HeaderMap;
 use tokio_util::sync::CancellationToken;
 
-/// What a body counts at least, in bytes: its task, its stream and its header take as much.
+/// What a body counts at least, in bytes, with its header: its task and its stream take as much.
 pub(super) const LEAST: usize = 4 * 1024;
+/// What a map takes for one field beside its bytes: an entry and its place in the index.
+const FIELD: usize = 112;
+
+/// The memory of a header, in bytes.
+pub(super) fn header_memory(headers: &HeaderMap) -> usize {
+    let bytes: usize = headers.iter().map(|(name, value)| name.as_str().len() + value.len()).sum();
+    headers.capacity() * FIELD + bytes
+}
 
 #[derive(Debug)]
 pub(super) struct Budget {

@@ -22,7 +22,7 @@ use crate::accept::{Port, Protocol};
 use crate::store::jitter;
 
 const MAX_HEADER: u32 = 16 * 1024;
-const MAX_HEADERS: usize = 100;
+pub(super) const MAX_HEADERS: usize = 100;
 const MAX_STREAMS: u32 = 128;
 /// What HTTP/2 lets a peer send before it is read, in bytes: of one stream, and of all. Requests are small, and read at once; hyper
 /// would allow 1 MiB. The protocol allows no less.

@@ -14,6 +14,7 @@ pub(super) enum Refusal {
     Overloaded,
     InvalidHost,
     InvalidTransferEncoding,
+    TooManyHeaders,
     TooLarge {
         /// The most bytes that are read.
         max: usize,
@@ -41,6 +42,9 @@ impl Refusal {
                 "3",
                 "The only transfer encoding that this server reads is `chunked`, once.",
             ),
+            Self::TooManyHeaders => {
+                (ProblemCode::TooManyHeaders, "8", "The request has more header fields than this server reads.")
+            }
             Self::TooLarge { max } => {
                 let detail = format!("The body is larger than {max} bytes, the most that this server reads.");
                 return (ProblemCode::BodyTooLarge, "8", detail);
@@ -71,6 +75,7 @@ impl Refusal {
             self,
             Self::InvalidHost
                 | Self::InvalidTransferEncoding
+                | Self::TooManyHeaders
                 | Self::TooLarge { .. }
                 | Self::SlowBody
                 | Self::BrokenBody

@@ -21,7 +21,8 @@ use tower::ServiceExt as _;
 use super::Http;
 use super::activity::Activity;
 use super::body::{AnswerBody, RequestBody, collect};
-use super::budget::Share;
+use super::budget::{Share, header_memory};
+use super::connection::MAX_HEADERS;
 use super::kind::{Form, Reading, asks_for_health};
 use super::refusal::Refusal;
 use crate::accept::Port;
@@ -79,6 +80,10 @@ impl Requests {
         reading: Reading,
         stream: &mut Option<OwnedSemaphorePermit>,
     ) -> Result<Response<Body>, Refusal> {
+        // hyper has no such limit for HTTP/2, where a field can be a byte, and takes a hundred in memory.
+        if request.headers().len() > MAX_HEADERS {
+            return Err(Refusal::TooManyHeaders);
+        }
         // HTTP/1.1 without `Host`, or with two, is where proxies and servers disagree on whom a request is for.
         if request.version() == Version::HTTP_11 && request.headers().get_all(header::HOST).iter().count() != 1 {
             return Err(Refusal::InvalidHost);
@@ -94,7 +99,7 @@ impl Requests {
         let awaits_continue = request.headers().contains_key(header::EXPECT);
         let (mut parts, incoming) = request.into_parts();
         let max = self.port.settings.max_body;
-        let mut body = RequestBody::new(incoming, max);
+        let mut body = RequestBody::new(incoming, max, header_memory(&parts.headers));
         let state = body.state();
         if state.is_too_large() {
             // A client that waits for `100 Continue` has sent nothing yet, and reading would ask for the body.
@@ -115,7 +120,7 @@ impl Requests {
             Reading::Stream => {
                 let permit = Arc::clone(&self.http.streams).try_acquire_owned();
                 *stream = Some(permit.map_err(|_| Refusal::Overloaded)?);
-                body.charge(self.http.bodies.take(&self.connection.peer, 0).map_err(|_| Refusal::Overloaded)?);
+                body.charge(&self.http.bodies, &self.connection.peer).map_err(|_| Refusal::Overloaded)?;
                 Body::new(body)
             }
             Reading::Whole => {

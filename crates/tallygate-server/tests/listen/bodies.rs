@@ -108,6 +108,28 @@ async fn bodies_that_do_not_arrive_hold_no_more_than_the_budget() {
     assert_eq!(send(&mut sender, request("POST", "/length", vec![0; 64 * KIB])).await.status(), 200);
 }
 
+/// A body counted as 4 KiB, whatever the size of its header.
+#[tokio::test]
+async fn headers_of_bodies_that_do_not_arrive_were_not_counted() {
+    // Room for sixteen, if they have small headers.
+    let server = Server::start(ListenSettings { max_bodies: 64 * KIB, ..ListenSettings::default() });
+    let (mut attacker, _) = connect_http2(server.addr).await;
+    let mut held = Vec::new();
+    for _ in 0..16 {
+        let mut request = request("POST", "/length", unfinished(1));
+        request.headers_mut().insert("cookie", "x".repeat(12 * KIB).parse().unwrap());
+        within(attacker.ready()).await.unwrap();
+        held.push(tokio::spawn(attacker.send_request(request)));
+    }
+    within(async {
+        while server.stats.shed.load(Relaxed) < 11 {
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    })
+    .await;
+    assert!(held.iter().filter(|held| !held.is_finished()).count() >= 4);
+}
+
 #[tokio::test]
 async fn streams_are_bounded_apart_from_other_requests() {
     let server = Server::start(ListenSettings { max_in_flight: 1, max_bodies: 4 * KIB, ..ListenSettings::default() });

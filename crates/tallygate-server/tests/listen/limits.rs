@@ -204,3 +204,25 @@ async fn a_panic_is_an_answer_without_details_and_the_server_lives() {
     assert_eq!(send(&mut sender, request("GET", "/livez", "")).await.status(), 200);
     assert_eq!((server.stats.panics.load(Relaxed), server.stats.requests.load(Relaxed)), (2, 4));
 }
+
+/// A request with this many header fields.
+fn with_fields(mut request: http::Request<axum::body::Body>, fields: usize) -> http::Request<axum::body::Body> {
+    let headers = request.headers_mut();
+    for field in headers.len()..fields {
+        headers.insert(http::HeaderName::try_from(format!("f{field}")).unwrap(), "v".parse().unwrap());
+    }
+    request
+}
+
+/// 490 tiny ones fit into 16 KiB, and took 36 KiB of memory each time.
+#[tokio::test]
+async fn http2_had_no_limit_on_the_number_of_header_fields() {
+    let server = Server::start(ListenSettings::default());
+    let (mut sender, _) = connect_http2(server.addr).await;
+    for (fields, status) in [(100, 200), (101, 431), (400, 431)] {
+        let response = send(&mut sender, with_fields(request("GET", "/peer", ""), fields)).await;
+        assert_eq!(response.status(), status, "{fields} fields");
+    }
+    let response = send(&mut sender, with_fields(grpc("/any.Service/Method", ""), 101)).await;
+    assert_eq!(grpc_status(&response), "8");
+}

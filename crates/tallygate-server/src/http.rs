@@ -7,6 +7,7 @@ mod connection;
 mod kind;
 mod refusal;
 mod request;
+mod streams;
 
 use std::sync::Arc;
 
@@ -19,16 +20,14 @@ use crate::accept::{self, ListenSettings, ListenStats, Listener, Port, Tls};
 pub(crate) use self::request::Connection;
 
 use self::budget::Budget;
-
-/// How many streams may be open on a listener: watchers of its health, and reflection.
-const MAX_OPEN_STREAMS: usize = 1024;
+use self::streams::Streams;
 
 /// A router, and the limits on its requests. Clones share the limits.
 #[derive(Debug, Clone)]
 struct Http {
     router: Router,
     in_flight: Arc<Semaphore>,
-    streams: Arc<Semaphore>,
+    streams: Arc<Streams>,
     bodies: Arc<Budget>,
 }
 
@@ -47,7 +46,7 @@ pub async fn serve(
     stats: Arc<ListenStats>,
 ) -> usize {
     let in_flight = Arc::new(Semaphore::new(settings.max_in_flight.min(Semaphore::MAX_PERMITS)));
-    let (streams, bodies) = (Arc::new(Semaphore::new(MAX_OPEN_STREAMS)), Budget::new(settings.max_bodies));
+    let (streams, bodies) = (Arc::default(), Budget::new(settings.max_bodies));
     let (settings, cut) = (settings.clone(), CancellationToken::new());
     let port = Port { name, settings, stats, tls, drain: shutdown, cut };
     accept::serve(listener, port, Http { router, in_flight, streams, bodies }).await

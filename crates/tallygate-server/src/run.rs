@@ -110,7 +110,7 @@ pub async fn run(
     let grpc = ListenSettings { max_body: LARGEST_MESSAGE, ..settings.listen.clone() };
     let routers = [
         (listeners.http, settings.listen.clone(), edge::router(Arc::clone(&app))),
-        (listeners.grpc, grpc.clone(), edge::rls::router(Arc::clone(&app), &grpc)),
+        (listeners.grpc, grpc, edge::rls::router(Arc::clone(&app))),
         (listeners.admin, settings.listen.clone(), admin::router(Admin { sources, reloader })),
     ];
     #[cfg(feature = "otlp")]

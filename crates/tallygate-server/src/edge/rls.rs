@@ -22,7 +22,6 @@ use tokio::time::Instant;
 use tonic::service::Routes;
 use tonic_health::pb::health_server::HealthServer;
 
-use crate::accept::ListenSettings;
 use crate::answer::AnswerError;
 use crate::app::App;
 use crate::decision_event::Api;
@@ -49,18 +48,22 @@ const UNITS: [(Unit, u64); 7] = [
     (Unit::Year, 365 * 86_400),
 ];
 
+/// The largest message to health and reflection, in bytes: the name of a service, a file or a symbol. A stream keeps the beginning
+/// of its next message for as long as it is open.
+const MAX_NAME_MESSAGE: usize = 4 * 1024;
+
 /// Everything that the gRPC listener serves.
-pub(crate) fn router(app: Arc<App>, settings: &ListenSettings) -> axum::Router {
+pub(crate) fn router(app: Arc<App>) -> axum::Router {
     const KNOWN: &str = "the descriptors are part of this program";
-    let (max, described) = (settings.max_body, || {
+    let described = || {
         tonic_reflection::server::Builder::configure()
             .register_encoded_file_descriptor_set(DESCRIPTORS)
             .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
-    });
+    };
     Routes::new(RateLimits { app: Arc::clone(&app) })
-        .add_service(HealthServer::new(Health { app }).max_decoding_message_size(max))
-        .add_service(described().build_v1().expect(KNOWN).max_decoding_message_size(max))
-        .add_service(described().build_v1alpha().expect(KNOWN).max_decoding_message_size(max))
+        .add_service(HealthServer::new(Health { app }).max_decoding_message_size(MAX_NAME_MESSAGE))
+        .add_service(described().build_v1().expect(KNOWN).max_decoding_message_size(MAX_NAME_MESSAGE))
+        .add_service(described().build_v1alpha().expect(KNOWN).max_decoding_message_size(MAX_NAME_MESSAGE))
         .into_axum_router()
 }
 

@@ -10,12 +10,12 @@ use axum::body::{Body, Bytes};
 use http::{HeaderMap, HeaderValue};
 use http_body::{Body as _, Frame, SizeHint};
 use hyper::body::Incoming;
-use tokio::sync::OwnedSemaphorePermit;
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 
 use super::activity::OpenRequest;
 use super::budget::{Budget, LEAST, NoRoom, Share};
 use super::refusal::Refusal;
+use super::streams::OpenStream;
 
 /// How much is read and discarded past the limit, as a multiple of it. Closing while a client still sends would reset the
 /// connection before it has read the response.
@@ -45,10 +45,17 @@ pub(super) struct RequestBody {
     discard: usize,
     state: BodyState,
     /// The memory of a body that is read while it is answered.
-    share: Option<Share>,
+    share: Option<Charged>,
     max: usize,
     /// The memory of the request's header, in bytes.
     header: usize,
+}
+
+#[derive(Debug)]
+struct Charged {
+    share: Share,
+    /// Ready if the share was refused to make room.
+    refused: Pin<Box<WaitForCancellationFutureOwned>>,
 }
 
 impl RequestBody {
@@ -76,7 +83,9 @@ impl RequestBody {
 
     /// Takes the memory of what is read from `budget`.
     pub(super) fn charge(&mut self, budget: &Arc<Budget>, peer: &Arc<str>) -> Result<(), NoRoom> {
-        self.share = Some(budget.take(peer, self.header)?);
+        let share = budget.take(peer, self.header)?;
+        let refused = Box::pin(share.refused().clone().cancelled_owned());
+        self.share = Some(Charged { share, refused });
         Ok(())
     }
 
@@ -96,6 +105,10 @@ impl http_body::Body for RequestBody {
             if this.state.is_too_large() && this.discard == 0 {
                 return Poll::Ready(Some(Err(TooLarge.into())));
             }
+            // Also while nothing arrives: the service keeps the beginning of a message.
+            if this.share.as_mut().is_some_and(|charged| charged.refused.as_mut().poll(cx).is_ready()) {
+                return Poll::Ready(Some(Err(NoRoom.into())));
+            }
             let frame = match ready!(Pin::new(&mut this.inner).poll_frame(cx)) {
                 None if this.state.is_too_large() => return Poll::Ready(Some(Err(TooLarge.into()))),
                 None => {
@@ -111,7 +124,7 @@ impl http_body::Body for RequestBody {
             {
                 this.left = left;
                 let bytes = this.header + this.max - left;
-                if let Some(Err(no_room)) = this.share.as_mut().map(|share| share.grow_to(bytes)) {
+                if let Some(Err(no_room)) = this.share.as_mut().map(|charged| charged.share.grow_to(bytes)) {
                     return Poll::Ready(Some(Err(no_room.into())));
                 }
                 return Poll::Ready(Some(Ok(frame)));
@@ -193,8 +206,7 @@ pub(super) async fn collect(
 pub(super) struct AnswerBody {
     inner: Body,
     _open: OpenRequest,
-    /// A place among the open streams.
-    _stream: Option<OwnedSemaphorePermit>,
+    _stream: Option<OpenStream>,
     /// Set for gRPC only.
     closing: Option<Pin<Box<WaitForCancellationFutureOwned>>>,
     ended: bool,
@@ -205,7 +217,7 @@ impl AnswerBody {
     pub(super) fn new(
         inner: Body,
         open: OpenRequest,
-        stream: Option<OwnedSemaphorePermit>,
+        stream: Option<OpenStream>,
         closing: Option<&CancellationToken>,
     ) -> Self {
         let closing = closing.filter(|_| !inner.is_end_stream());

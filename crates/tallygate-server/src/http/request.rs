@@ -13,7 +13,6 @@ use axum::body::Body;
 use axum::extract::ConnectInfo;
 use http::{Request, Response, Version, header};
 use hyper::body::Incoming;
-use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::CancellationToken;
 use tower::ServiceExt as _;
@@ -25,6 +24,7 @@ use super::budget::{Share, header_memory};
 use super::connection::MAX_HEADERS;
 use super::kind::{Form, Reading, asks_for_health};
 use super::refusal::Refusal;
+use super::streams::OpenStream;
 use crate::accept::Port;
 use crate::token::Digest;
 
@@ -78,7 +78,7 @@ impl Requests {
         &self,
         request: Request<Incoming>,
         reading: Reading,
-        stream: &mut Option<OwnedSemaphorePermit>,
+        stream: &mut Option<OpenStream>,
     ) -> Result<Response<Body>, Refusal> {
         // hyper has no such limit for HTTP/2, where a field can be a byte, and takes a hundred in memory.
         if request.headers().len() > MAX_HEADERS {
@@ -118,8 +118,7 @@ impl Requests {
                 Body::empty()
             }
             Reading::Stream => {
-                let permit = Arc::clone(&self.http.streams).try_acquire_owned();
-                *stream = Some(permit.map_err(|_| Refusal::Overloaded)?);
+                *stream = Some(self.http.streams.take(&self.connection.peer).ok_or(Refusal::Overloaded)?);
                 body.charge(&self.http.bodies, &self.connection.peer).map_err(|_| Refusal::Overloaded)?;
                 Body::new(body)
             }

@@ -85,7 +85,7 @@ impl Served {
     fn with(app: Arc<App>, settings: &ListenSettings) -> Self {
         let listener = Listener::bind("127.0.0.1:0".parse().unwrap()).unwrap();
         let (addr, stop, settings) = (listener.local_addr(), CancellationToken::new(), settings.clone());
-        let (router, shutdown) = (super::router(Arc::clone(&app), &settings), stop.clone());
+        let (router, shutdown) = (super::router(Arc::clone(&app)), stop.clone());
         tokio::spawn(async move {
             serve(listener, "grpc", router, &settings, None, shutdown, Arc::new(ListenStats::default())).await
         });

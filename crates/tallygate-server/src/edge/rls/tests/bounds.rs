@@ -143,7 +143,7 @@ async fn raw_answer(settings: &ListenSettings, method: http::Method, body: axum:
 }
 
 /// The beginning of a message.
-struct Unfinished(bool);
+pub(super) struct Unfinished(pub(super) bool);
 
 impl http_body::Body for Unfinished {
     type Data = axum::body::Bytes;

@@ -15,6 +15,7 @@ use tonic_reflection::pb::v1::server_reflection_request::MessageRequest;
 use tonic_reflection::pb::v1::server_reflection_response::MessageResponse;
 use tonic_reflection::pb::{v1, v1alpha};
 
+use super::bounds::Unfinished;
 use super::*;
 use crate::proto::envoy::service::ratelimit::v3::rate_limit_service_server::SERVICE_NAME;
 use crate::store::StoreSpec;
@@ -103,4 +104,28 @@ async fn older_clients_may_ask_for_reflection_too() {
     let mut answers = client.server_reflection_info(once(asked)).await.unwrap().into_inner();
     let answer = format!("{:?}", answers.next().await.unwrap().unwrap());
     assert!(answer.contains(SERVICE_NAME), "{answer}");
+}
+
+/// The beginning of its message stayed in memory, although the budget had given its room to others.
+#[tokio::test]
+async fn a_stream_that_was_refused_to_make_room_stayed_open() {
+    use http_body_util::BodyExt as _;
+    use hyper_util::rt::{TokioExecutor, TokioIo};
+
+    let settings = ListenSettings { max_bodies: 8 * 1024, ..ListenSettings::default() };
+    let served = Served::with(app(still_store(), common_policies()), &settings);
+    let stream = tokio::net::TcpStream::connect(served.addr).await.unwrap();
+    let (mut sender, connection) =
+        hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await.unwrap();
+    tokio::spawn(connection);
+    let mut open = async || {
+        let path = "http://proxy/grpc.reflection.v1.ServerReflection/ServerReflectionInfo";
+        let request = http::Request::post(path).header("content-type", "application/grpc").header("te", "trailers");
+        let body = axum::body::Body::new(Unfinished(false));
+        sender.send_request(request.body(body).unwrap()).await.unwrap().into_body()
+    };
+    // There is room for two.
+    let (first, _second, _third) = (open().await, open().await, open().await);
+    let ended = tokio::time::timeout(PATIENCE, first.collect()).await;
+    assert!(ended.is_ok(), "it is still open");
 }

@@ -79,8 +79,20 @@ pub fn edit_distance(from: &str, to: &str) -> usize {
 
 /// The known word that is closest to `text`, if one is close enough.
 pub fn nearest<'w>(text: &str, known: &[&'w str]) -> Option<&'w str> {
-    let near = known.iter().copied().min_by_key(|word| edit_distance(text, word))?;
-    (edit_distance(text, near) <= (near.len() / 2).min(3)).then_some(near)
+    let near =
+        known.iter().copied().filter(|word| comparable(text, word)).min_by_key(|word| edit_distance(text, word))?;
+    (edit_distance(text, near) <= accepted(near)).then_some(near)
+}
+
+/// The largest distance of a text that may be meant to be this word.
+fn accepted(word: &str) -> usize {
+    (word.len() / 2).min(3)
+}
+
+/// Whether a text is short enough, and long enough, to be close to a word. Others are not compared: callers choose the text, which may
+/// be long.
+fn comparable(text: &str, word: &str) -> bool {
+    text.len().abs_diff(word.len()) <= accepted(word)
 }
 
 /// The error of a word that is not in the set.
@@ -109,3 +121,27 @@ impl fmt::Display for UnknownWord {
 }
 
 impl std::error::Error for UnknownWord {}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// A caller could have 64 KiB compared with every word, letter by letter.
+    #[test]
+    fn a_long_text_was_compared_with_every_word() {
+        let long = "check".repeat(13_000);
+        assert!(!comparable(&long, "check"));
+        assert_eq!(nearest(&long, &["check", "peek"]), None);
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_not_compared_is_not_close(text in "[a-c]{0,12}", word in "[a-c]{0,12}") {
+            prop_assert!(comparable(&text, &word) || edit_distance(&text, &word) > accepted(&word));
+            let near = edit_distance(&text, &word) <= accepted(&word);
+            prop_assert_eq!(nearest(&text, &[&word]), near.then_some(word.as_str()));
+        }
+    }
+}

@@ -7,14 +7,15 @@ use axum::extract::FromRequestParts;
 use http::header::AUTHORIZATION;
 use http::request::Parts;
 use tallygate::call::{Call, Verb};
-use tallygate::{Check, Key, Limit, Limiter, MemoryStore};
+use tallygate::decision::Source;
+use tallygate::{Check, Decision, Key, Limit, Limiter, MemoryStore};
 use tallygate_http::{Problem, ProblemCode};
 
 use crate::http::Connection;
 use crate::settings::Settings;
 use crate::token::{Digest, Refunds, Scope, Token, digest, is_same};
 
-/// How many peers are remembered that have guessed tokens.
+/// How many peers are remembered that have guessed tokens. Those of others are all compared.
 const PEERS: usize = 10_000;
 
 /// The token that a request shows, and the connection it came by.
@@ -152,7 +153,9 @@ impl Guesses {
         }
         let checks = [Check::new(key("guesses", credentials.peer()), &self.per_peer)];
         let peek = Call::new(Verb::Peek, &checks).ok().and_then(|call| call.ask_now(&**self.limiter.store()));
-        if peek.and_then(Result::ok).is_none_or(|decision| decision.allowed()) {
+        // A peer without room of its own shares the count of others: theirs are no reason to refuse it.
+        let may = |decision: Decision| decision.allowed() || decision.source() == Source::Overflow;
+        if peek.and_then(Result::ok).is_none_or(may) {
             return Ok(());
         }
         self.unchecked.fetch_add(1, Relaxed);
@@ -174,6 +177,9 @@ impl Guesses {
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
+
+    use tallygate::clock::ManualClock;
+    use tallygate::store::Overflow;
 
     use super::*;
 
@@ -214,6 +220,22 @@ mod tests {
         assert_eq!(code(right(&before)), None, "from the same address, on a connection that has shown it");
         let other = access.authorize(&shows("fedcba9876543210", &before), Scope::Check);
         assert_eq!(code(other), Some(ProblemCode::TooManyWrongTokens), "a holder of one token may not guess others");
+    }
+
+    /// Its address shared the count of others that had no room in memory.
+    #[test]
+    fn guesses_from_many_networks_locked_the_operators_out() {
+        let mut access = access(None);
+        let store = MemoryStore::builder().capacity(16).overflow(Overflow::Shared(1)).clock(ManualClock::default());
+        access.guesses.limiter = Limiter::new(store.build());
+        for guess in 0..10_000 {
+            let guesser = connection(&format!("192.0.{}.{}", guess / 250, guess % 250));
+            assert!(access.authorize(&shows("a wrong one, and long", &guesser), Scope::Operate).is_err());
+        }
+        let operator = connection("198.51.100.1");
+        let wrong = access.authorize(&shows("another wrong one", &operator), Scope::Operate);
+        assert_eq!(code(wrong), Some(ProblemCode::Unauthorized));
+        assert_eq!(code(access.authorize(&shows("0123456789abcdef", &operator), Scope::Operate)), None);
     }
 
     #[test]

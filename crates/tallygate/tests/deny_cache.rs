@@ -310,3 +310,32 @@ fn threads_that_refund_are_never_denied_what_they_gave_back() {
         assert!(now(&cached, Verb::Check, &[check(subject, &limit, 1)]).allowed());
     }
 }
+
+/// A store whose states are in different slots, so that a call about two of them is charged separately.
+struct Slots(MemoryStore);
+
+impl Store for Slots {
+    async fn call(&self, call: &Call<'_>) -> Result<Decision, StoreError> {
+        let decision = self.0.call(call).await?;
+        Ok(if call.checks().len() > 1 { decision.into_split() } else { decision })
+    }
+}
+
+/// Another call was denied by units that a split call held for a moment. That denial was repeated after they had been given back.
+#[tokio::test]
+async fn a_denial_does_not_outlast_the_units_of_a_split_call() {
+    let clock = ManualClock::new(START);
+    let cached = DenyCache::new(Slots(MemoryStore::builder().clock(clock.clone()).build())).clock(clock);
+    let limit: Limit = "1/h".parse().unwrap();
+    let (shared, spent) = (check("shared", &limit, 1), check("spent", &limit, 1));
+    let ask = async |checks: &[Check<'_>]| cached.call(&Call::new(Verb::Check, checks).unwrap()).await.unwrap();
+    assert!(ask(&[spent]).await.allowed());
+    // What the split call holds while it is decided.
+    let held = now(&cached.store().0, Verb::Check, &[shared]);
+    assert!(!ask(&[shared]).await.allowed());
+    assert_eq!(ask(&[shared]).await.source(), Source::DenyCache);
+    assert!(held.allowed() && now(&cached.store().0, Verb::Refund, &[shared]).statuses()[0].units() == 1);
+    assert!(!ask(&[shared, spent]).await.allowed());
+    let after = ask(&[shared]).await;
+    assert_eq!((after.allowed(), after.source()), (true, Source::Store));
+}

@@ -205,10 +205,14 @@ impl<S> DenyCache<S> {
     /// Keeps the answer to a call that was denied, as of the instant before it was asked.
     #[cold]
     fn keep(&self, call: &Call<'_>, pending: &Pending, decision: &Decision) {
+        if decision.split() {
+            // What it had charged in the meantime was given back, and may have denied others.
+            return call.checks().iter().for_each(|check| self.forget(&[self.print(check)]));
+        }
         let whole = |place: usize| decision.failure(place).is_none();
         // A peek leaves a state under other numbers as it is, and the next check has to convert it.
         let charges = call.verb().effect() == Effect::Charges;
-        let plain = charges && decision.source() == Source::Store && !decision.split();
+        let plain = charges && decision.source() == Source::Store;
         let plain = plain && (0..call.checks().len()).all(whole);
         let (Some(decided_at), true) = (decision.decided_at(), plain) else { return };
         let answered_at = self.now();

@@ -85,6 +85,8 @@ pub(crate) enum Turn {
 pub(crate) struct LaneGuard {
     engine: Arc<Engine>,
     lane: u64,
+    /// That of the call, which need not be the current one when the call is dropped.
+    runtime: Option<Handle>,
 }
 
 impl Drop for LaneGuard {
@@ -92,11 +94,22 @@ impl Drop for LaneGuard {
         if self.engine.lanes.close_if_empty(self.lane) {
             return;
         }
-        match Handle::try_current() {
-            Ok(runtime) => drop(runtime.spawn(serve(Arc::clone(&self.engine), self.lane))),
-            // The runtime is gone, and with it those that wait.
-            Err(_) => self.engine.lanes.close(self.lane),
+        let open = OpenLane { engine: Arc::clone(&self.engine), lane: self.lane };
+        if let Some(runtime) = &self.runtime {
+            runtime.spawn(serve(open));
         }
+    }
+}
+
+/// Closes the lane when those that wait have been served, or when the runtime that should serve them is gone.
+struct OpenLane {
+    engine: Arc<Engine>,
+    lane: u64,
+}
+
+impl Drop for OpenLane {
+    fn drop(&mut self) {
+        self.engine.lanes.close(self.lane);
     }
 }
 
@@ -116,7 +129,7 @@ impl Lanes {
         }
         state.lanes.insert(lane, Lane { keys, waiting: Vec::new() });
         drop(state);
-        Turn::Run(Some(LaneGuard { engine: Arc::clone(engine), lane }))
+        Turn::Run(Some(LaneGuard { engine: Arc::clone(engine), lane, runtime: Handle::try_current().ok() }))
     }
 
     /// Puts a call into a lane. Returns it if the lane has closed in the meantime.
@@ -177,9 +190,10 @@ impl State {
 }
 
 /// Runs those that wait until there are none.
-async fn serve(engine: Arc<Engine>, lane: u64) {
+async fn serve(open: OpenLane) {
+    let OpenLane { engine, lane } = &open;
     loop {
-        let run = engine.lanes.next_run(lane, engine.client.most_calls_of_a_run().min(MAX_CALLS));
+        let run = engine.lanes.next_run(*lane, engine.client.most_calls_of_a_run().min(MAX_CALLS));
         if run.is_empty() {
             return;
         }

@@ -1,3 +1,5 @@
+use std::future::poll_fn;
+use std::task::Poll;
 use std::time::Duration;
 
 use tallygate::call::{Call, Effect};
@@ -254,6 +256,29 @@ async fn callers_that_leave_do_not_hold_up_the_others() {
         tokio::task::yield_now().await;
     }
     assert!(store.engine.lanes.state().by_key.is_empty());
+}
+
+/// A call was dropped by a thread that is not one of the runtime. Those that waited for it failed, as if the runtime had shut down.
+#[test]
+fn a_call_dropped_outside_of_its_runtime_leaves_nobody_behind() {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let server = Server::redis().start();
+    let store = RedisStore::builder(&server.url()).deadline(Duration::from_secs(20));
+    let store = runtime.block_on(store.connect()).unwrap();
+    let limit = limits_of(3).remove(0);
+    let ask = async |store: &RedisStore, limit: &Limit| {
+        let checks = [Check::new(Key::new("p", "hot").unwrap(), limit)];
+        store.call(&Call::new(Verb::Check, &checks).unwrap()).await
+    };
+    server.stop();
+    let (mut first, mut second) = (Box::pin(ask(&store, &limit)), Box::pin(ask(&store, &limit)));
+    let both_wait = runtime.block_on(poll_fn(|cx| {
+        Poll::Ready(first.as_mut().poll(cx).is_pending() && second.as_mut().poll(cx).is_pending())
+    }));
+    assert!(both_wait);
+    drop(first);
+    server.cont();
+    assert!(runtime.block_on(second).unwrap().allowed());
 }
 
 /// With many callers on one key the server runs far fewer scripts than there are calls, and admits exactly the limit.

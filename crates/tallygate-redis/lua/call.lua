@@ -113,44 +113,50 @@ local function call(verb, denied, heads, first, at, count)
   return pack('<Bd', all and 1 or 0, now) .. table.concat(answers)
 end
 
--- Whether an error must end the script: that of a single call, or of a server that is no master any more. Then the client may send
--- the calls again.
+-- Whether an error must end the script: that of a single call, which the client may send again, or any but those of a server that takes
+-- no writes for now. Such a server refuses the first write of a script, and then nothing was written.
 local function ends_all(error)
-  return ARGV[1] == '1' or string.find(text_of(error), 'READONLY', 1, true)
+  local text = text_of(error)
+  local function says(code)
+    return string.find(text, code, 1, true)
+  end
+  return ARGV[1] == '1' or not (says('OOM') or says('MISCONF') or says('NOREPLICAS'))
 end
 
-local replies, written, first, at = {}, {}, 1, 1
-for i = 1, tonumber(ARGV[1]) do
-  local heads = ARGV[at + 3]
-  local count = #heads / 13
-  local function decide()
-    return call(ARGV[at + 1], ARGV[at + 2] == '1', heads, first, at + 3, count)
-  end
-  undo = {}
-  local done, reply = pcall(decide)
-  if not done then
-    for key, was in pairs(undo) do states[key], ttls[key] = was[1], was[2] end
+-- Decides all calls. With a text why nothing can be written, that is the reply to calls that would write, and the others do not see them.
+local function decide_all(refused)
+  local replies, first, at = {}, 1, 1
+  for i = 1, tonumber(ARGV[1]) do
+    local heads = ARGV[at + 3]
+    local count = #heads / 13
+    local function decide()
+      return call(ARGV[at + 1], ARGV[at + 2] == '1', heads, first, at + 3, count)
+    end
     undo = {}
-    -- Only the server can raise its error as it was: it refuses the same again.
-    if ends_all(reply) then reply = decide() else reply = text_of(reply) end
+    local done, reply = pcall(decide)
+    if not done or refused and next(undo) then
+      for key, was in pairs(undo) do states[key], ttls[key] = was[1], was[2] end
+      -- Only the server can raise its error as it was: it refuses the same again.
+      if not done and ends_all(reply) then decide() end
+      reply = done and refused or text_of(reply)
+    end
+    replies[i] = reply
+    first, at = first + count, at + 3 + count
   end
-  replies[i], written[i] = reply, next(undo)
-  first, at = first + count, at + 3 + count
+  return replies
 end
--- A server that takes no writes refuses the first of them. Calls that need none are answered.
-local saved, refused = false, nil
+
+local replies, saved = decide_all(), false
 for key, ttl in pairs(ttls) do
   local set = { 'SET', key, states[key], 'PX', string.format('%.0f', ttl) }
   local reply = redis.pcall(unpack(set))
   if reply.err then
     if saved or ends_all(reply) then redis.call(unpack(set)) end
-    refused = text_of(reply)
+    states, ttls = {}, {}
+    replies = decide_all(text_of(reply))
     break
   end
   saved = true
-end
-if refused then
-  for i in pairs(written) do replies[i] = refused end
 end
 if replies[2] then return replies end
 return replies[1]

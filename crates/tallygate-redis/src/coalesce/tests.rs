@@ -155,6 +155,17 @@ async fn a_run_that_cannot_be_written_still_denies() {
     let answers = redis.engine.run_all(&[&both, &question(packed, "spent", Verb::Check)], deadline()).await;
     assert_eq!(answers[0].as_ref().unwrap_err().kind(), StoreErrorKind::Refused);
     assert!(!answers[1].as_ref().unwrap().allowed());
+    // Nobody sees the units of a charge that is refused, and nobody is denied by them.
+    let mut denied = question(packed, "seen", Verb::Check);
+    denied.asked.extend(question(log, "spent", Verb::Check).asked);
+    let charge = question(packed, "seen", Verb::Check);
+    let run = [&charge, &charge, &charge, &charge, &denied];
+    let answers = redis.engine.run_all(&run, deadline()).await;
+    for answer in &answers[..4] {
+        assert_eq!(answer.as_ref().unwrap_err().kind(), StoreErrorKind::Refused, "{answer:?}");
+    }
+    let statuses = answers[4].as_ref().unwrap().statuses();
+    assert_eq!((statuses[0].remaining(), statuses[1].allowed()), (3, false));
     server.command(&["CONFIG", "SET", "maxmemory", "0"]).ok();
     for (limit, subject) in limits.iter().map(|limit| (limit, "new")).chain([(packed, "both"), (log, "both")]) {
         let left = redis.engine.run(&question(limit, subject, Verb::Peek), deadline()).await.unwrap();

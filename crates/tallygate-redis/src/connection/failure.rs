@@ -199,14 +199,20 @@ impl Failure {
         Self::Down(Box::new(self))
     }
 
-    /// Whether it is the server that fails, and not time that was too short: that may have passed in this process.
+    /// Whether it is the server that fails, and not time that was too short: that may have passed in this process. A connection that was
+    /// closed says little, since another may be opened.
     pub(super) fn is_certain(&self) -> bool {
-        use NotSent::{ConnectTimeout, NoResources, Queued, StillConnecting, Unresponsive};
+        use NotSent::{Closed, ConnectTimeout, NoResources, Queued, StillConnecting, Unresponsive};
         match self {
             Self::TimedOut { .. } => false,
             Self::NotSent(why) => !matches!(
                 why,
-                ConnectTimeout { .. } | NoResources(_) | Queued { .. } | StillConnecting | Unresponsive { .. }
+                Closed(_)
+                    | ConnectTimeout { .. }
+                    | NoResources(_)
+                    | Queued { .. }
+                    | StillConnecting
+                    | Unresponsive { .. }
             ),
             _ => true,
         }
@@ -215,7 +221,7 @@ impl Failure {
     /// Whether a call that ended with it was short of time, and the server may be well: it could have been sent again, or waited
     /// for longer.
     pub(super) fn ran_out(&self) -> bool {
-        matches!(self, Self::NoScript | Self::Redirected(_) | Self::NotSent(NotSent::Closed(_))) || !self.is_certain()
+        matches!(self, Self::NoScript | Self::Redirected(_)) || !self.is_certain()
     }
 
     /// The error for users of the store, of a call to the server at `address`.

@@ -137,8 +137,11 @@ local function decide_all(refused)
     if not done or refused and next(undo) then
       for key, was in pairs(undo) do states[key], ttls[key] = was[1], was[2] end
       -- Only the server can raise its error as it was: it refuses the same again.
-      if not done and ends_all(reply) then decide() end
-      reply = done and refused or text_of(reply)
+      if not done and ends_all(reply) then
+        reply = decide()
+      else
+        reply = done and refused or text_of(reply)
+      end
     end
     replies[i] = reply
     first, at = first + count, at + 3 + count
@@ -151,10 +154,12 @@ for key, ttl in pairs(ttls) do
   local set = { 'SET', key, states[key], 'PX', string.format('%.0f', ttl) }
   local reply = redis.pcall(unpack(set))
   if reply.err then
-    if saved or ends_all(reply) then redis.call(unpack(set)) end
-    states, ttls = {}, {}
-    replies = decide_all(text_of(reply))
-    break
+    if not saved and not ends_all(reply) then
+      states, ttls = {}, {}
+      replies = decide_all(text_of(reply))
+      break
+    end
+    redis.call(unpack(set))
   end
   saved = true
 end

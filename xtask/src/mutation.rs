@@ -47,8 +47,7 @@ impl Mutant {
 
     /// The same only while the whole file is the same.
     fn id(&self) -> String {
-        let name = self.change.file.rsplit('/').next().unwrap_or_default().trim_end_matches(".lua");
-        judge::digest(&(name, &self.mutated))
+        judge::digest(&(&self.change.file, &self.mutated))
     }
 }
 

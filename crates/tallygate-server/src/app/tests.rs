@@ -93,7 +93,7 @@ async fn every_verb_of_both_kinds_of_questions_is_counted() {
 }
 
 /// A call that waits for its turn was decided and charged when nobody waited for the answer any more.
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_call_waited_for_its_turn_beyond_the_deadline_of_its_caller() {
     let policies =
         (0..1001).map(|at| (Policy::new(format!("p{at}"), "api", "1/min").unwrap(), Rule::new().partition("user")));
@@ -104,8 +104,11 @@ async fn a_call_waited_for_its_turn_beyond_the_deadline_of_its_caller() {
         turns.push(turn);
     }
     let question = by_policy(Verb::Check, "api");
-    let late = app.answer(Api::Rls, &question, Some(Instant::now())).await.expect_err("it has no turn");
-    assert!(matches!(&late, AnswerError::Check(CheckError::Store(error)) if error.is_late()), "{late:?}");
+    // One without a deadline, as over HTTP, waited until its request timed out.
+    for (api, deadline) in [(Api::Rls, Some(Instant::now())), (Api::Http, None)] {
+        let late = app.answer(api, &question, deadline).await.expect_err("it has no turn");
+        assert!(matches!(&late, AnswerError::Check(CheckError::Store(error)) if error.is_late()), "{late:?}");
+    }
     drop(turns);
     assert!(app.answer(Api::Rls, &question, None).await.is_ok());
 }

@@ -1,6 +1,7 @@
 //! Calls that take long to evaluate wait for each other, so that they leave a thread to everybody else.
 
 use std::thread::available_parallelism;
+use std::time::Duration;
 
 use tallygate::StoreError;
 use tokio::sync::{Semaphore, SemaphorePermit};
@@ -8,6 +9,8 @@ use tokio::time::{Instant, timeout_at};
 
 /// Policies times descriptors, beyond which a call waits for its turn. A pattern takes about a microsecond to match.
 const HEAVY: usize = 1000;
+/// A call waits no longer, whatever its caller allows: most proxies give up soon after, and then do what they are configured to do.
+const LONGEST_WAIT: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
 pub(crate) struct Turns(Semaphore);
@@ -21,7 +24,8 @@ impl Default for Turns {
 }
 
 impl Turns {
-    /// Held while `policies` are matched against `descriptors`. An error if it is not free by the caller's deadline.
+    /// Held while `policies` are matched against `descriptors`. An error if it is not free by the caller's deadline, or for
+    /// a second.
     pub(crate) async fn take(
         &self,
         policies: usize,
@@ -31,13 +35,10 @@ impl Turns {
         if policies * descriptors <= HEAVY {
             return Ok(None);
         }
-        let turn = match deadline {
-            None => self.0.acquire().await,
-            Some(deadline) => {
-                let late = |_| StoreError::overloaded("others were matched against the policies until its deadline");
-                timeout_at(deadline, self.0.acquire()).await.map_err(late)?
-            }
-        };
+        let latest = Instant::now() + LONGEST_WAIT;
+        let deadline = deadline.map_or(latest, |deadline| deadline.min(latest));
+        let late = |_| StoreError::overloaded("others were matched against the policies for too long");
+        let turn = timeout_at(deadline, self.0.acquire()).await.map_err(late)?;
         // It is never closed.
         Ok(turn.ok())
     }

@@ -12,9 +12,11 @@ use crate::store::{StoreSpec, jitter};
 
 /// Between two counts.
 const EVERY: Duration = Duration::from_secs(3);
-/// For how long an instance counts after it was last seen, and for how long a larger count is kept: a store that was
-/// restarted, or a partition, makes the others seem gone.
+/// For how long an instance counts after it was last seen, and for how long a count must be lower before it holds: a store
+/// that was restarted, or a partition, makes the others seem gone.
 const TTL: Duration = Duration::from_secs(30);
+/// Between two counts with an outage in between, after which the others have yet to be seen again.
+const OUTAGE: Duration = Duration::from_secs(10);
 /// For one count, and for saying goodbye.
 const PATIENCE: Duration = Duration::from_secs(1);
 
@@ -56,7 +58,7 @@ async fn connect(spec: &StoreSpec) -> Result<RedisStore, tallygate_redis::Connec
 }
 
 async fn run(spec: StoreSpec, id: String, instances: Instances) {
-    let mut recent = Recent::default();
+    let mut recent = Recent { largest: instances.get(), lower: None };
     let mut store = None;
     loop {
         if store.is_none() {
@@ -77,18 +79,32 @@ async fn run(spec: StoreSpec, id: String, instances: Instances) {
     }
 }
 
-/// The largest count of the last [`TTL`].
-#[derive(Debug, Default)]
+/// The largest count, until it was lower for a [`TTL`] without an outage.
+#[derive(Debug)]
 struct Recent {
     largest: u32,
-    seen_at: Option<Instant>,
+    lower: Option<Lower>,
+}
+
+/// Counts in a row that were lower than the largest.
+#[derive(Debug, Clone, Copy)]
+struct Lower {
+    since: Instant,
+    last: Instant,
+    most: u32,
 }
 
 impl Recent {
     fn counted(&mut self, count: u32, now: Instant) -> u32 {
-        let old = self.seen_at.is_none_or(|at| now.saturating_duration_since(at) >= TTL);
-        if count >= self.largest || old {
-            (self.largest, self.seen_at) = (count, Some(now));
+        let known = self.lower.take().filter(|known| now.saturating_duration_since(known.last) < OUTAGE);
+        let Lower { since, most, .. } = known.unwrap_or(Lower { since: now, last: now, most: 0 });
+        let lower = Lower { since, last: now, most: most.max(count) };
+        if count >= self.largest {
+            self.largest = count;
+        } else if now.saturating_duration_since(since) >= TTL {
+            self.largest = lower.most;
+        } else {
+            self.lower = Some(lower);
         }
         self.largest
     }
@@ -101,13 +117,30 @@ mod tests {
     /// A store that was restarted empty counts one instance, and an outage just then would give each the whole limit.
     #[test]
     fn a_count_falls_only_after_it_was_lower_for_a_while() {
-        let (mut recent, start) = (Recent::default(), Instant::now());
-        let at = |seconds| start + Duration::from_secs(seconds);
-        assert_eq!(recent.counted(3, at(0)), 3);
-        assert_eq!(recent.counted(1, at(3)), 3);
-        assert_eq!(recent.counted(3, at(20)), 3);
-        assert_eq!(recent.counted(2, at(49)), 3);
-        assert_eq!(recent.counted(2, at(50)), 2);
-        assert_eq!(recent.counted(5, at(51)), 5);
+        let (mut recent, start) = (Recent { largest: 1, lower: None }, Instant::now());
+        let mut counted = |count, seconds| recent.counted(count, start + Duration::from_secs(seconds));
+        assert_eq!((counted(3, 0), counted(1, 3), counted(3, 6)), (3, 3, 3));
+        for (count, at) in [(1, 9), (2, 15), (1, 21), (1, 27), (1, 33), (1, 38)] {
+            assert_eq!(counted(count, at), 3, "at {at} s");
+        }
+        assert_eq!(counted(1, 39), 2, "the most of the last 30 s");
+        assert_eq!(counted(5, 42), 5);
+    }
+
+    /// The time of an outage was taken for time in which the others were not seen: the first to count when it was over had the whole
+    /// limit to itself, the second half of it, and so on.
+    #[test]
+    fn an_outage_made_the_others_seem_gone() {
+        let (mut recent, start) = (Recent { largest: 3, lower: None }, Instant::now());
+        let mut counted = |count, seconds| recent.counted(count, start + Duration::from_secs(seconds));
+        assert_eq!((counted(3, 0), counted(1, 40)), (3, 3), "once");
+        assert_eq!((counted(1, 80), counted(1, 83)), (3, 3), "and again");
+    }
+
+    /// An instance that has just started may be the first to be seen again after an outage.
+    #[test]
+    fn the_configured_count_falls_as_any_other() {
+        let mut recent = Recent { largest: 4, lower: None };
+        assert_eq!(recent.counted(1, Instant::now()), 4);
     }
 }

@@ -1,6 +1,7 @@
 //! From a call under policies to its verdict: modes, excess, quotas, failing stores.
 
 mod local; // what this process decides on its own, and how it follows the store
+mod partial; // a store that answers for some checks only
 mod properties; // random policies and calls against a model
 mod refunds; // refunds of a verdict
 
@@ -233,6 +234,38 @@ fn one_policy_that_denies_on_error_keeps_the_others_uncharged() {
         assert_eq!(verdict.outcome(), Outcome::Unavailable);
         assert_eq!(verdict.rulings()[1].status().remaining(), 1);
         assert!(verdict.store_error().is_some());
+    }
+}
+
+/// Each call that a quota refused took a unit of the share of another policy.
+#[test]
+fn a_quota_that_denies_on_error_keeps_the_others_uncharged() {
+    let quota = |on_error| policy("quota", "9/h").with_mode(Mode::Quota).with_on_error(on_error);
+    for (on_error, cut) in [(OnError::Deny, Scene::switch_off as fn(&Scene)), (OnError::Allow, Scene::overload)] {
+        let scene = Scene::of(vec![quota(on_error), policy("local", "1/h")]);
+        cut(&scene);
+        for _ in 0..3 {
+            let verdict = scene.take(1);
+            assert_eq!(verdict.outcome(), Outcome::Unavailable);
+            assert_eq!(verdict.rulings()[1].status().remaining(), 1);
+        }
+    }
+}
+
+/// A cost that no limit could hold was allowed on error, if the same subject was asked about before it with a small one.
+#[test]
+fn a_cost_above_the_capacity_is_denied_on_error_whatever_stands_before_it() {
+    let rule = || Rule::new().when("user", Want::one_of(["*"])).partition("user");
+    let user = || Descriptor::new().with("user", "42");
+    for on_error in [OnError::Allow, OnError::Local] {
+        let scene = Scene::with_rules(vec![(policy("p", "10/h").with_on_error(on_error), rule())]);
+        scene.switch_off();
+        let asks = [Ask::check(user(), Cost::ONE), Ask::check(user().with("path", "/"), Cost::new(1000).unwrap())];
+        let verdict = scene.ask_all(&asks);
+        assert_eq!(verdict.outcome(), Outcome::Denied, "{on_error:?}");
+        for ruling in verdict.rulings() {
+            assert_eq!((ruling.source(), ruling.status().retry_after()), (Source::TooCostly, None), "{on_error:?}");
+        }
     }
 }
 

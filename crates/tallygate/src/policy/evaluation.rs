@@ -126,7 +126,7 @@ impl Evaluation {
             let partly = answer.as_ref().is_ok_and(|decision| decision.allowed() && decision.is_partial());
             self.verdict.record(&step, answer, &stores.local, follows);
             if partly && self.verdict.denied() {
-                self.verdict.give_back_charged(&step, stores).await;
+                self.verdict.give_back_charged(&step, stores, deadline).await;
             }
         }
         self.verdict
@@ -225,7 +225,7 @@ impl Verdict {
     }
 
     /// One ruling per state among the chosen ones.
-    fn members(&self, chosen: impl Fn(&Ruling) -> bool, from: usize) -> Vec<usize> {
+    pub(super) fn members(&self, chosen: impl Fn(&Ruling) -> bool, from: usize) -> Vec<usize> {
         let mut members: Vec<usize> = Vec::new();
         for (at, ruling) in self.rulings.iter().enumerate().skip(from) {
             let limited = chosen(ruling) && ruling.limit().is_some();
@@ -236,7 +236,7 @@ impl Verdict {
         members
     }
 
-    fn denied(&self) -> bool {
+    pub(super) fn denied(&self) -> bool {
         outcome(&self.rulings) != Outcome::Allowed
     }
 
@@ -259,17 +259,24 @@ impl Verdict {
         step.members.map_ref(|&member| {
             let ruling = &self.rulings[member];
             let check = ruling.check().expect("only limits are asked about");
-            let same = |other: &&Ruling| other.action.verb == step.verb && other.is_same_state(ruling);
-            let cost = match self.rulings.len() {
-                1 => check.cost,
-                _ => self.rulings.iter().filter(same).map(|other| other.action.cost).max().unwrap_or(check.cost),
-            };
+            let cost = self.cost(step.verb, member);
             // One quota is enough: the others are charged where they fit, and decide nothing.
             let mode = if quota_passed && ruling.mode() == Mode::Quota { Mode::Shadow } else { ruling.mode() };
             let check = check.cost(cost).with_mode(mode).with_excess(ruling.policy.excess());
             let check = check.with_fails_closed(ruling.policy.on_error() == OnError::Deny);
             if step.verb.decides() { check.within_capacity() } else { check }
         })
+    }
+
+    /// What a ruling costs: the most that any ruling of the same state does.
+    #[inline]
+    pub(super) fn cost(&self, verb: Verb, member: usize) -> Cost {
+        let ruling = &self.rulings[member];
+        let same = |other: &&Ruling| other.action.verb == verb && other.is_same_state(ruling);
+        match self.rulings.len() {
+            1 => ruling.action.cost,
+            _ => self.rulings.iter().filter(same).map(|other| other.action.cost).max().unwrap_or(ruling.action.cost),
+        }
     }
 
     /// Records the answer to a step. The local store `follows` a store that had to be waited for; one that answers at once
@@ -283,22 +290,23 @@ impl Verdict {
                 self.split |= decision.split();
                 for (at, &member) in step.members.iter().enumerate() {
                     if decision.failure(at).is_none() {
+                        let cost = self.cost(step.verb, member);
                         let (ruling, status) = (&mut self.rulings[member], decision.statuses()[at]);
                         if follows {
                             local.follow(step.verb, ruling, &status);
                         }
-                        ruling.answered(status, decision.source(), decided_at);
+                        ruling.answered(status, decision.source(), decided_at, cost);
                     }
                 }
-                let failed = |at: &usize| decision.failure(*at).is_some();
-                if let Some(first) = (0..step.members.len()).find(failed) {
-                    let error = decision.failure(first).cloned();
-                    let members = (0..step.members.len()).filter(failed).map(|at| step.members[at]).collect();
+                if decision.is_partial() {
+                    let failed = |(at, &member)| Some((member, decision.failure(at)?));
+                    let (members, errors): (Vec<usize>, Vec<_>) =
+                        step.members.iter().enumerate().filter_map(failed).unzip();
                     let denied = step.denied || !decision.allowed();
-                    self.fall_back(&Step { verb: step.verb, members, denied }, error, local);
+                    self.fall_back(&Step { verb: step.verb, members: Few::Many(members), denied }, &errors, local);
                 }
             }
-            Err(error) => self.fall_back(step, Some(error), local),
+            Err(error) => self.fall_back(step, &vec![&error; step.members.len()], local),
         }
         if self.rulings.len() > 1 {
             self.spread(step);
@@ -306,7 +314,7 @@ impl Verdict {
     }
 
     /// Copies the answer of one ruling to all rulings of the same state.
-    fn spread(&mut self, step: &Step) {
+    pub(super) fn spread(&mut self, step: &Step) {
         for &member in step.members.iter() {
             let known = self.rulings[member].clone();
             let same = |other: &&mut Ruling| other.action.verb == step.verb && other.is_same_state(&known);
@@ -331,10 +339,10 @@ impl Ruling {
     /// Records the answer of a store or of `on_error`. A cost above the capacity and a limit of zero are denied in
     /// either case.
     #[inline]
-    pub(super) fn answered(&mut self, status: Status, source: Source, decided_at: Option<Timestamp>) {
+    pub(super) fn answered(&mut self, status: Status, source: Source, decided_at: Option<Timestamp>, cost: Cost) {
         (self.status, self.source, self.decided_at) = (status, source, decided_at);
         let Some((amount, capacity)) = self.limit().map(|limit| (limit.amount(), limit.capacity())) else { return };
-        if self.action.cost.get() > capacity && self.action.verb.decides() {
+        if cost.get() > capacity && self.action.verb.decides() {
             let drained = amount > 0 && self.policy.excess() == Excess::Drain;
             self.source = match amount {
                 0 => Source::ZeroLimit,

@@ -1,10 +1,10 @@
 //! What is answered when the store cannot: the only code that turns an error into an answer.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::evaluation::Step;
 use super::local::Local;
-use super::{CallerLimit, Mode, OnError, Ruling, Stores, Verdict};
+use super::{CallerLimit, OnError, Stores, Verdict};
 use crate::call::{Call, Verb};
 use crate::check::Check;
 use crate::decision::{Source, Status};
@@ -13,34 +13,36 @@ use crate::limit::Limit;
 use crate::store::{Store, StoreError};
 
 impl Verdict {
-    /// The store cannot answer: applies each policy's `on_error`. If it was this process that had no time to ask, the
-    /// store is not at fault, and callers could choose to be allowed by asking often enough: such a call is shed, or
-    /// decided locally.
+    /// The store cannot answer: applies the `on_error` of each policy, given the error of each member. If it was this
+    /// process that had no time to ask, the store is not at fault, and callers could choose to be allowed by asking often
+    /// enough: such a call is shed, or decided locally.
     #[cold]
-    pub(super) fn fall_back(&mut self, step: &Step, error: Option<StoreError>, local: &Local) {
-        let shed = error.as_ref().is_some_and(StoreError::is_late);
-        self.store_error = error.map(Box::new).or(self.store_error.take());
+    pub(super) fn fall_back(&mut self, step: &Step, errors: &[&StoreError], local: &Local) {
+        self.store_error = errors.first().map(|&error| Box::new(error.clone())).or(self.store_error.take());
         let mut locals = Vec::new();
-        for &member in step.members.iter() {
+        for (&member, error) in step.members.iter().zip(errors) {
+            let cost = self.cost(step.verb, member);
             let ruling = &mut self.rulings[member];
             let Some(limit) = ruling.limit().cloned() else { continue };
-            match ruling.policy.on_error() {
+            let (status, source) = match ruling.policy.on_error() {
                 // A refund that failed gave nothing back.
-                _ if !step.verb.decides() => {
-                    ruling.answered(Status::untouched(&limit), Source::OnErrorAllow, None);
+                _ if !step.verb.decides() => (Status::untouched(&limit), Source::OnErrorAllow),
+                OnError::Local => {
+                    locals.push(member);
+                    continue;
                 }
-                OnError::Local => locals.push(member),
-                OnError::Allow | OnError::Deny if shed => ruling.answered(Status::never(&limit), Source::Shed, None),
-                OnError::Allow => ruling.answered(Status::untouched(&limit), Source::OnErrorAllow, None),
-                OnError::Deny => ruling.answered(Status::never(&limit), Source::OnErrorDeny, None),
-            }
+                OnError::Allow | OnError::Deny if error.is_late() => (Status::never(&limit), Source::Shed),
+                OnError::Allow => (Status::untouched(&limit), Source::OnErrorAllow),
+                OnError::Deny => (Status::never(&limit), Source::OnErrorDeny),
+            };
+            ruling.answered(status, source, None, cost);
         }
         if locals.is_empty() {
             return;
         }
-        let refused =
-            |ruling: &Ruling| ruling.mode() == Mode::Enforce && !ruling.status.allowed() && ruling.limit().is_some();
-        let denied = step.denied || step.members.iter().any(|&member| refused(&self.rulings[member]));
+        // What is denied already, whether by a limit or by all quotas, takes nothing from a share.
+        self.spread(step);
+        let denied = step.denied || self.denied();
         let shares: Vec<Option<Limit>> = locals.iter().map(|&member| local.share_of(&self.rulings[member])).collect();
         let step = Step { verb: step.verb, members: Few::Many(locals), denied };
         let checks = self.checks(&step);
@@ -51,12 +53,13 @@ impl Verdict {
         drop(checks);
         let Some(Ok(decision)) = answer else { return };
         for ((&member, status), share) in step.members.iter().zip(decision.statuses()).zip(shares) {
+            let cost = self.cost(step.verb, member);
             let ruling = &mut self.rulings[member];
             // More than the share, but not more than the limit, fits once the store is back.
-            let fits = ruling.limit().is_some_and(|limit| ruling.action.cost.get() <= limit.capacity());
+            let fits = ruling.limit().is_some_and(|limit| cost.get() <= limit.capacity());
             let waits = fits && !status.allowed() && status.retry_after().is_none();
             let status = if waits { status.with_retry_after(Duration::from_secs(1)) } else { *status };
-            ruling.answered(status, Source::OnErrorLocal, decision.decided_at());
+            ruling.answered(status, Source::OnErrorLocal, decision.decided_at(), cost);
             if ruling.source == Source::OnErrorLocal {
                 ruling.limit = share.map_or(CallerLimit::Unlimited, CallerLimit::Override);
             }
@@ -64,9 +67,14 @@ impl Verdict {
     }
 
     /// The store could decide only a part, `on_error` denied the rest, and so the part that was charged is given back. The
-    /// first poll begins it, and the store finishes what has begun.
+    /// first poll begins it, and the store finishes what has begun: nobody waits for it beyond the deadline.
     #[cold]
-    pub(super) async fn give_back_charged<S: Store>(&mut self, step: &Step, stores: &Stores<S>) {
+    pub(super) async fn give_back_charged<S: Store>(
+        &mut self,
+        step: &Step,
+        stores: &Stores<S>,
+        deadline: Option<Instant>,
+    ) {
         let by_store = |member: &usize| {
             let ruling = &self.rulings[*member];
             ruling.source == Source::Store && ruling.charged() > 0
@@ -76,7 +84,7 @@ impl Verdict {
             return;
         }
         let receipts = self.receipts(&places);
-        let given = Call::of_distinct(Verb::Refund, &receipts).ask(&stores.shared).await;
+        let given = Call::of_distinct(Verb::Refund, &receipts).by(deadline).ask(&stores.shared).await;
         drop(receipts);
         for (&at, status) in given.iter().flat_map(|given| places.iter().zip(given.statuses())) {
             stores.local.follow_refund(&self.rulings[at], status.units());

@@ -110,6 +110,8 @@ impl Verdict {
     /// is dropped.
     pub async fn refund<S: Store>(mut self, stores: &Stores<S>) -> Self {
         let (local, shared) = self.charged();
+        // Before the first await, after which the future may be dropped.
+        self.refund_now_from(&local, &*stores.local.store);
         let chunks: Vec<&[usize]> = shared.chunks(Call::MAX_CHECKS).collect();
         let receipts: Vec<_> = chunks.iter().map(|places| self.receipts(places)).collect();
         let calls: Vec<_> = receipts.iter().map(|receipts| Call::of_distinct(Verb::Refund, receipts)).collect();
@@ -122,7 +124,6 @@ impl Verdict {
             }
             self.refunded(places, given);
         }
-        self.refund_now_from(&local, &*stores.local.store);
         self
     }
 
@@ -146,8 +147,8 @@ impl Verdict {
 
     /// The rulings whose units were charged, one per state: by the local store, and by the shared one.
     fn charged(&self) -> (Vec<usize>, Vec<usize>) {
-        let charged = self.distinct().filter(|&at| self.rulings[at].charged() > 0);
-        charged.partition(|&at| self.rulings[at].source == Source::OnErrorLocal)
+        let charged = self.members(|ruling| ruling.charged() > 0, 0);
+        charged.into_iter().partition(|&at| self.rulings[at].source == Source::OnErrorLocal)
     }
 
     /// The first ruling of each state.
@@ -165,7 +166,9 @@ impl Verdict {
         let Ok(given) = given else { return };
         for (&at, status) in places.iter().zip(given.statuses()) {
             let known = self.rulings[at].clone();
-            for ruling in self.rulings.iter_mut().filter(|ruling| ruling.is_same_state(&known)) {
+            let charged =
+                |ruling: &&mut Ruling| ruling.action.verb == known.action.verb && ruling.is_same_state(&known);
+            for ruling in self.rulings.iter_mut().filter(charged) {
                 ruling.status = ruling.status.with_refund(status.units());
             }
         }

@@ -29,3 +29,19 @@ fn a_local_charge_is_not_given_back_to_another_window() {
     assert_eq!(after.rulings()[0].charged(), 2);
     assert!(!scene.take(1).allowed());
 }
+
+/// The charge of a state was looked for in the first ruling about it, which may have no limit.
+#[test]
+fn a_charge_behind_a_ruling_without_a_limit_is_given_back() {
+    let internal = vec![("plan".to_owned(), Want::one_of(["internal"]))];
+    let rule = Rule::new().partition("user").override_unlimited(internal);
+    let scene = Scene::with_rules(vec![(policy("p", "5/h"), rule)]);
+    let user = |plan| Descriptor::new().with("user", "42").with("plan", plan);
+    let asks = ["internal", "free"].map(|plan| Ask::check(user(plan), Cost::ONE));
+    let charged = scene.ask_all(&asks);
+    assert_eq!(charged.rulings()[1].charged(), 1);
+    let after = ready(charged.refund(&scene.stores));
+    assert_eq!(after.rulings()[1].charged(), 0);
+    let left = scene.ask_all(&[Ask::new(user("free"), Action::new(Verb::Peek, Cost::ONE))]);
+    assert_eq!(left.rulings()[0].status().remaining(), 5);
+}

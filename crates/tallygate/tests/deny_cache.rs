@@ -312,10 +312,13 @@ fn threads_that_refund_are_never_denied_what_they_gave_back() {
 }
 
 /// A store whose states are in different slots, so that a call about two of them is charged separately.
-struct Slots(MemoryStore);
+struct Slots(MemoryStore, AtomicBool);
 
 impl Store for Slots {
     async fn call(&self, call: &Call<'_>) -> Result<Decision, StoreError> {
+        if call.checks().len() > 1 && self.1.load(SeqCst) {
+            return Err(StoreError::unavailable("a slot does not answer".to_owned()));
+        }
         let decision = self.0.call(call).await?;
         Ok(if call.checks().len() > 1 { decision.into_split() } else { decision })
     }
@@ -324,8 +327,14 @@ impl Store for Slots {
 /// Another call was denied by units that a split call held for a moment. That denial was repeated after they had been given back.
 #[tokio::test]
 async fn a_denial_does_not_outlast_the_units_of_a_split_call() {
+    for fails in [false, true] {
+        outlasts(fails).await;
+    }
+}
+
+async fn outlasts(fails: bool) {
     let clock = ManualClock::new(START);
-    let cached = DenyCache::new(Slots(MemoryStore::builder().clock(clock.clone()).build())).clock(clock);
+    let cached = DenyCache::new(Slots(MemoryStore::builder().clock(clock.clone()).build(), fails.into())).clock(clock);
     let limit: Limit = "1/h".parse().unwrap();
     let (shared, spent) = (check("shared", &limit, 1), check("spent", &limit, 1));
     let ask = async |checks: &[Check<'_>]| cached.call(&Call::new(Verb::Check, checks).unwrap()).await.unwrap();
@@ -335,7 +344,19 @@ async fn a_denial_does_not_outlast_the_units_of_a_split_call() {
     assert!(!ask(&[shared]).await.allowed());
     assert_eq!(ask(&[shared]).await.source(), Source::DenyCache);
     assert!(held.allowed() && now(&cached.store().0, Verb::Refund, &[shared]).statuses()[0].units() == 1);
-    assert!(!ask(&[shared, spent]).await.allowed());
+    let split = cached.call(&Call::new(Verb::Check, &[shared, spent]).unwrap()).await;
+    assert!(if fails { split.is_err() } else { !split.unwrap().allowed() });
     let after = ask(&[shared]).await;
     assert_eq!((after.allowed(), after.source()), (true, Source::Store));
+}
+
+/// A cost above the capacity was told to wait, because a smaller one had been denied.
+#[test]
+fn a_cost_that_can_never_fit_has_no_wait() {
+    let pair = Pair::new();
+    let limit: Limit = "2/h".parse().unwrap();
+    assert!(now(&pair.cached, Verb::Check, &[check("s", &limit, 2)]).allowed());
+    assert!(!now(&pair.cached, Verb::Check, &[check("s", &limit, 1)]).allowed());
+    let never = now(&pair.cached, Verb::Check, &[check("s", &limit, 50).within_capacity()]);
+    assert_eq!((never.source(), never.binding().retry_after()), (Source::DenyCache, None));
 }

@@ -79,7 +79,7 @@ struct Pending {
     generations: Vec<u64>,
 }
 
-/// Drops the entries of a call that gives back, before it is made and again when it ends, also if it is abandoned.
+/// Drops the entries of a call when it ends, also if it is abandoned.
 struct Dropping<'c, S> {
     cache: &'c DenyCache<S>,
     prints: Vec<Print>,
@@ -205,15 +205,11 @@ impl<S> DenyCache<S> {
     /// Keeps the answer to a call that was denied, as of the instant before it was asked.
     #[cold]
     fn keep(&self, call: &Call<'_>, pending: &Pending, decision: &Decision) {
-        if decision.split() {
-            // What it had charged in the meantime was given back, and may have denied others.
-            return call.checks().iter().for_each(|check| self.forget(&[self.print(check)]));
-        }
         let whole = |place: usize| decision.failure(place).is_none();
         // A peek leaves a state under other numbers as it is, and the next check has to convert it.
         let charges = call.verb().effect() == Effect::Charges;
         let plain = charges && decision.source() == Source::Store;
-        let plain = plain && (0..call.checks().len()).all(whole);
+        let plain = plain && !decision.split() && (0..call.checks().len()).all(whole);
         let (Some(decided_at), true) = (decision.decided_at(), plain) else { return };
         let answered_at = self.now();
         let ages = call.checks().iter().zip(decision.statuses()).filter(|(_, status)| !status.allowed());
@@ -247,10 +243,15 @@ impl<S> DenyCache<S> {
         }
     }
 
-    fn drop_entries(&self, call: &Call<'_>) -> Dropping<'_, S> {
-        let prints: Vec<Print> = call.checks().iter().map(|check| self.print(check)).collect();
-        self.forget(&prints);
-        Dropping { cache: self, prints }
+    fn dropping(&self, call: &Call<'_>) -> Dropping<'_, S> {
+        Dropping { cache: self, prints: call.checks().iter().map(|check| self.print(check)).collect() }
+    }
+
+    /// For a call that gives back: drops its entries now, and again when it ends.
+    fn drop_entries(&self, call: &Call<'_>) -> Option<Dropping<'_, S>> {
+        let dropping = (call.verb().effect() == Effect::GivesBack).then(|| self.dropping(call))?;
+        self.forget(&dropping.prints);
+        Some(dropping)
     }
 }
 
@@ -265,8 +266,9 @@ impl Entry {
         let cost = if check.is_hopeless() { u64::MAX } else { check.cost.get() };
         let same_cost = if self.status.allowed() { cost == self.cost } else { cost >= self.cost };
         let passed = now.saturating_sub(self.answered_at);
-        (now < self.until && same_cost && self.is_of(check.limit))
-            .then(|| self.status.after(Duration::from_micros(passed)))
+        let status = self.status.after(Duration::from_micros(passed));
+        let status = if check.is_hopeless() { status.into_never() } else { status };
+        (now < self.until && same_cost && self.is_of(check.limit)).then_some(status)
     }
 }
 
@@ -300,25 +302,30 @@ impl Shard {
 impl<S: Store> Store for DenyCache<S> {
     async fn call(&self, call: &Call<'_>) -> Result<Decision, StoreError> {
         if !self.applies(call) {
-            let _dropping = (call.verb().effect() == Effect::GivesBack).then(|| self.drop_entries(call));
+            let _dropping = self.drop_entries(call);
             return self.store.call(call).await;
         }
         if let Some(denial) = self.repeat(call) {
             return Ok(denial);
         }
         let pending = self.begin(call);
+        // What it charges in one slot may deny others until it is given back, because of another slot.
+        let mut given_back = (call.checks().len() > 1).then(|| self.dropping(call));
         let answer = self.store.call(call).await;
-        if let Ok(decision) = &answer
-            && !decision.allowed()
-        {
-            self.keep(call, &pending, decision);
+        if let Ok(decision) = &answer {
+            if decision.allowed() || !decision.split() {
+                given_back.iter_mut().for_each(|dropping| dropping.prints.clear());
+            }
+            if !decision.allowed() {
+                self.keep(call, &pending, decision);
+            }
         }
         answer
     }
 
     fn call_now(&self, call: &Call<'_>) -> Option<Result<Decision, StoreError>> {
         if !self.applies(call) {
-            let _dropping = (call.verb().effect() == Effect::GivesBack).then(|| self.drop_entries(call));
+            let _dropping = self.drop_entries(call);
             return self.store.call_now(call);
         }
         if let Some(denial) = self.repeat(call) {

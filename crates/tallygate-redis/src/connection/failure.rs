@@ -218,6 +218,11 @@ impl Failure {
         }
     }
 
+    /// Whether this process failed, so that the silence of the server means nothing.
+    pub(super) fn is_ours(&self) -> bool {
+        matches!(self, Self::NotSent(NotSent::NoResources(_)))
+    }
+
     /// Whether a call that ended with it was short of time, and the server may be well: it could have been sent again, or waited
     /// for longer.
     pub(super) fn ran_out(&self) -> bool {

@@ -28,6 +28,29 @@ async fn ask(limiter: &RedisLimiter, subject: &str) -> Result<Decision, StoreErr
     })
 }
 
+/// The task that looks whether a server is back ended with its runtime, and the server stayed down for ever.
+#[test]
+fn a_server_that_another_runtime_found_down_is_used_again() {
+    let server = Server::redis().start();
+    let runtime = || tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let (stays, ends) = (runtime(), runtime());
+    let limiter = stays.block_on(within(&server.url(), DEADLINE));
+    let until = async |serves: bool| {
+        let start = Instant::now();
+        while (limiter.store().health().served() == 1.0) != serves {
+            assert!(start.elapsed() < PATIENCE, "served: {}", limiter.store().health().served());
+            let _ = ask(&limiter, "s").await;
+            sleep(Duration::from_millis(1)).await;
+        }
+    };
+    server.stop();
+    ends.block_on(until(false));
+    drop(ends);
+    server.cont();
+    stays.block_on(until(true));
+    assert!(stays.block_on(ask(&limiter, "s")).is_ok());
+}
+
 /// A3: the reply had arrived long before the deadline, and this process read it too late. That was called an outage.
 #[tokio::test(flavor = "current_thread")]
 async fn a_process_that_is_too_busy_does_not_blame_its_server() {

@@ -60,7 +60,7 @@ impl Node {
         match reply {
             Err(Failure::TimedOut { .. } | Failure::NotSent(NotSent::Queued { .. })) => {
                 if !self.late.swap(true, Ordering::Relaxed) {
-                    tokio::spawn(examine(Arc::downgrade(self)));
+                    tokio::spawn(examine(Looking { node: Arc::downgrade(self), down: false }));
                 }
             }
             // The server closed, or is no longer the master: behind a DNS name the next connection may reach another.
@@ -110,7 +110,9 @@ impl Node {
             self.troubled.store(true, Ordering::Relaxed);
         }
         self.notify_lost();
-        tokio::spawn(recover(Arc::downgrade(self)));
+        // So that nobody examines what is known.
+        self.late.store(true, Ordering::Relaxed);
+        tokio::spawn(recover(Looking { node: Arc::downgrade(self), down: true }));
     }
 
     fn comes_up(&self) {
@@ -181,25 +183,43 @@ impl Node {
     }
 }
 
+/// A task that finds out about a server. However it ends, also with its runtime, others may look again: if the server was down, the
+/// next call finds out whether it still is.
+struct Looking {
+    node: Weak<Node>,
+    down: bool,
+}
+
+impl Drop for Looking {
+    fn drop(&mut self) {
+        let Some(node) = self.node.upgrade() else { return };
+        if self.down {
+            node.comes_up();
+        }
+        node.late.store(false, Ordering::Relaxed);
+    }
+}
+
 /// Finds out whether a server that was late is down.
-async fn examine(node: Weak<Node>) {
+async fn examine(looking: Looking) {
     let mut watch = Watch::default();
     loop {
         let began = Instant::now();
         sleep(LOOK).await;
-        let Some(node) = node.upgrade() else { return };
+        let Some(node) = looking.node.upgrade() else { return };
         let answer = node.probe().await;
         let queued = match answer {
             Err(Failure::TimedOut { .. }) => false,
             // Behind others in this process, which tells nothing, unless those are not answered either.
             Err(Failure::NotSent(NotSent::Queued { .. })) => node.owes_since().is_none_or(|since| since > began),
             // It answered in time, or fails in another way, which is found out elsewhere.
-            Ok(()) | Err(_) => return node.late.store(false, Ordering::Relaxed),
+            Ok(()) | Err(_) => return,
         };
         let took = began.elapsed();
         let starved = queued || is_starved(took, LOOK + node.options.deadline);
         watch.look(took, starved, node.heard_since(began));
         if watch.is_late() {
+            drop(looking);
             return node.goes_down(node.unresponsive(), watch.is_outage());
         }
     }
@@ -207,14 +227,12 @@ async fn examine(node: Weak<Node>) {
 
 /// Probes a server that is down until it answers within the deadline. The answers that it still owes are waited for on the
 /// same connection, so that one that stalled is back as soon as it goes on.
-async fn recover(node: Weak<Node>) {
+async fn recover(looking: Looking) {
     let mut backoff = PROBE_BACKOFF;
     let mut watch = Watch::default();
     let mut overslept = false;
     loop {
-        let Some(node) = node.upgrade() else { return };
-        // So that nobody examines what is known.
-        node.late.store(true, Ordering::Relaxed);
+        let Some(node) = looking.node.upgrade() else { return };
         let (began, pause) = (Instant::now(), backoff.next());
         let answer = node.probe().await;
         let mut starved = overslept || is_starved(began.elapsed(), node.options.deadline);
@@ -230,14 +248,13 @@ async fn recover(node: Weak<Node>) {
                 starved && heard
             }
             Err(failure) => {
-                fails = failure.is_certain();
+                (fails, starved) = (proves_outage(&failure), starved || failure.is_ours());
                 node.health().down = Some(failure);
                 false
             }
         };
         if works {
-            node.late.store(false, Ordering::Relaxed);
-            return node.comes_up();
+            return;
         }
         watch.look(began.elapsed() + pause, starved, heard);
         {
@@ -252,5 +269,34 @@ async fn recover(node: Weak<Node>) {
         let slept = Instant::now();
         sleep(pause).await;
         overslept = is_starved(slept.elapsed(), pause);
+    }
+}
+
+/// Whether the failure of a probe shows that the server is down. One that was cut says as little as one that could not be sent because the
+/// connection was closed: another connection may be opened.
+fn proves_outage(failure: &Failure) -> bool {
+    failure.is_certain() && !matches!(failure, Failure::Lost(_))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+
+    use super::*;
+
+    /// A flood that takes every file descriptor, and a proxy that closes connections, made `on_error: allow` admit everything.
+    #[test]
+    fn a_probe_without_a_connection_proves_nothing() {
+        let cause = |kind| io::Error::from(kind).into();
+        let closed = || cause(io::ErrorKind::ConnectionReset);
+        for failure in [
+            Failure::Lost(closed()),
+            Failure::NotSent(NotSent::Closed(closed())),
+            Failure::NotSent(NotSent::NoResources(closed())),
+        ] {
+            assert!(!proves_outage(&failure), "{failure:?}");
+        }
+        assert!(proves_outage(&Failure::NotSent(NotSent::NotListening(cause(io::ErrorKind::ConnectionRefused)))));
+        assert!(Failure::NotSent(NotSent::NoResources(closed())).is_ours(), "its silence does not count either");
     }
 }

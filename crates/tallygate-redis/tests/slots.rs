@@ -100,6 +100,8 @@ async fn half_moved_slots_answer_with_ask_and_tryagain() {
             CheckError::Store(error) if error.kind() == StoreErrorKind::Unavailable => {
                 let reason = error.reason();
                 assert!(reason.contains("TRYAGAIN") || reason.contains("redirected the call to"), "{reason}");
+                // It was an outage if TRYAGAIN came last, and `on_error: allow` admitted every new subject of a slot that moved.
+                assert!(error.is_late(), "{error:?}");
             }
             // Too late, on a busy machine.
             CheckError::Store(error) if error.kind() == StoreErrorKind::Ambiguous => {}

@@ -226,7 +226,7 @@ impl Failure {
     /// Whether a call that ended with it was short of time, and the server may be well: it could have been sent again, or waited
     /// for longer.
     pub(super) fn ran_out(&self) -> bool {
-        matches!(self, Self::NoScript | Self::Redirected(_)) || !self.is_certain()
+        matches!(self, Self::NoScript | Self::Redirected(_) | Self::TryAgain) || !self.is_certain()
     }
 
     /// The error for users of the store, of a call to the server at `address`.

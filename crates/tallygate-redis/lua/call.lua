@@ -23,9 +23,18 @@ local states, ttls, undo = {}, {}, nil
 local sub, byte, pack = string.sub, string.byte, struct.pack
 local ENFORCE, QUOTA, SHADOW, DRAINS, HOPELESS = byte('eqsdh', 1, 5)
 
--- The error of a twin becomes a reply, like that of a twin that cannot read its state.
 local function text_of(error)
   return '?' .. (error.err or error)
+end
+
+-- Runs a twin. An error becomes a reply, like that of a twin that cannot read its state; but a server that is no master raises its own
+-- again, so that the client looks for the master.
+local function try(twin, ...)
+  local done, fit, remaining, retry_after, reset_after, changed, given = pcall(twin, ...)
+  if done then return fit, remaining, retry_after, reset_after, changed, given end
+  local text = text_of(fit)
+  if string.find(text, 'READONLY', 1, true) then twin(...) end
+  return text
 end
 
 local function unreadable(text)
@@ -47,8 +56,7 @@ local function call(verb, denied, heads, first, at, count)
     elseif verb == 'refund' then
       local charged_at = struct.unpack('<d', heads, head + 5)
       if charged_at == 0 then charged_at = now end
-      local done, refused, _, _, _, _, given = pcall(twin, key, packed, now, 'refund', charged_at)
-      if not done then refused = text_of(refused) end
+      local refused, _, _, _, _, given = try(twin, key, packed, now, 'refund', charged_at)
       if type(refused) == 'string' then
         answers[i] = unreadable(refused)
       else
@@ -63,8 +71,7 @@ local function call(verb, denied, heads, first, at, count)
       -- If all earlier checks are allowed, the last one is judged and charged at once: no later check can deny the call.
       local last = i == count and verb == 'check' and enforced and not quotas
         and drains ~= DRAINS and hopeless ~= HOPELESS
-      local done, fit, remaining, retry_after, reset_after, changed = pcall(twin, key, packed, now, last and 'check' or 'peek')
-      if not done then fit = text_of(fit) end
+      local fit, remaining, retry_after, reset_after, changed = try(twin, key, packed, now, last and 'check' or 'peek')
       if type(fit) == 'string' then
         if mode ~= SHADOW then return fit end
         answers[i] = unreadable(fit)

@@ -320,9 +320,10 @@ pub(crate) fn none_of(servers: &str, mut failed: Vec<StoreError>) -> StoreError 
     StoreError::unavailable(format!("no {servers} can be used: {}", reasons.join("; ")))
 }
 
-/// Redis 6 wraps the error of a command in that of the script: `ERR Error running script (…): … -READONLY You can't…`.
+/// Redis 6 wraps the error of a command in that of the script: `ERR Error running script (…): … -READONLY You can't…`. What
+/// the script caught itself begins with `@user_script: 66: -OOM command…`.
 fn unwrap_script_error<'a>(code: &'a str, text: &'a str) -> (&'a str, &'a str) {
-    if code != "ERR" || !text.starts_with("Error running script") {
+    if !(code == "ERR" && text.starts_with("Error running script") || code == "@user_script:") {
         return (code, text);
     }
     let Some((_, inner)) = text.split_once(": -") else { return (code, text) };

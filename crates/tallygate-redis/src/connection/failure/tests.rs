@@ -79,6 +79,8 @@ fn every_refusal_names_its_remedy() {
              used memory > 'maxmemory'.",
             "noeviction",
         ),
+        // Caught by a script of ours, for calls that share a run.
+        ("@user_script: 66: -OOM command not allowed when used memory > 'maxmemory'.", "noeviction"),
         ("MISCONF Redis is configured to save RDB snapshots, but…", "disk"),
         ("NOREPLICAS Not enough good replicas to write.", "min-replicas-to-write"),
         ("BUSY Redis is busy running a script. You can only call SCRIPT KILL or SHUTDOWN NOSAVE.", "wait for it"),

@@ -5,16 +5,18 @@
 //! a call that meets no other costs what it did before.
 
 use std::collections::HashMap;
+use std::pin::pin;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use tallygate::call::Verb;
 use tallygate::{Decision, StoreError};
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, timeout, timeout_at};
 
-use crate::connection::Deadline;
+use crate::connection::{Deadline, LOOK};
 use crate::store::Engine;
 use crate::wire::Asked;
 
@@ -53,10 +55,18 @@ struct Lane {
 #[derive(Debug)]
 struct Waiting {
     call: Questions,
-    deadline: Deadline,
     ticket: Arc<Ticket>,
-    answer: oneshot::Sender<Result<Decision, StoreError>>,
+    caller: Caller,
 }
+
+/// Who waits for the answer to a call, and for how long.
+#[derive(Debug)]
+struct Caller {
+    deadline: Deadline,
+    answer: oneshot::Sender<Answer>,
+}
+
+type Answer = Result<Decision, StoreError>;
 
 /// Whether a call still waits: [`WAITING`], [`TAKEN`] for the next run, or [`LEFT`] because its time is up.
 #[derive(Debug)]
@@ -152,7 +162,7 @@ impl Lanes {
         for waiting in open.waiting.drain(..) {
             if run.len() == most {
                 rest.push(waiting);
-            } else if !waiting.answer.is_closed() && waiting.ticket.turn(TAKEN) {
+            } else if !waiting.caller.answer.is_closed() && waiting.ticket.turn(TAKEN) {
                 run.push(waiting);
             }
         }
@@ -202,25 +212,21 @@ async fn serve(open: OpenLane) {
 }
 
 /// When the run of several calls must be sent and answered. It is sent while each of them may be, and awaited as long as any of them
-/// wants: a caller that gives up earlier does so by itself.
+/// wants.
 fn deadline_of(run: &[Waiting]) -> Option<Deadline> {
     run.iter()
-        .map(|waiting| waiting.deadline)
+        .map(|waiting| waiting.caller.deadline)
         .reduce(|one, other| Deadline { answer_by: one.answer_by.max(other.answer_by), ..one.earlier(other) })
 }
 
 impl Engine {
     /// Waits in a lane for the next run.
-    pub(crate) async fn wait_in(
-        self: &Arc<Self>,
-        lane: u64,
-        call: Questions,
-        deadline: Deadline,
-    ) -> Result<Decision, StoreError> {
+    pub(crate) async fn wait_in(self: &Arc<Self>, lane: u64, call: Questions, deadline: Deadline) -> Answer {
         let (sender, mut answer) = oneshot::channel();
-        let slot = call.asked.first().map_or(0, |asked| self.client.slot(&asked.key));
+        let slot = self.slot_of(&call);
         let ticket = Arc::new(Ticket(AtomicU8::new(WAITING)));
-        let waiting = Waiting { call, deadline, ticket: Arc::clone(&ticket), answer: sender };
+        let caller = Caller { deadline, answer: sender };
+        let waiting = Waiting { call, ticket: Arc::clone(&ticket), caller };
         if let Err(alone) = self.lanes.push(lane, waiting) {
             return self.run(&alone.call, deadline).await;
         }
@@ -229,11 +235,8 @@ impl Engine {
             Ok(answered) => answered.map_err(lost)?,
             // Not sent, and never will be.
             Err(_) if ticket.turn(LEFT) => Err(self.client.not_sent_in_time(slot, deadline)),
-            // Part of a run, which others may await for longer.
-            Err(_) => match timeout_at(deadline.answer_by, answer).await {
-                Ok(answered) => answered.map_err(lost)?,
-                Err(_) => Err(StoreError::ambiguous("the server did not answer in time").late()),
-            },
+            // Part of a run, which knows when its time is up.
+            Err(_) => answer.await.map_err(lost)?,
         }
     }
 
@@ -242,31 +245,61 @@ impl Engine {
     async fn run_together(&self, mut run: Vec<Waiting>) {
         loop {
             let (in_time, late): (Vec<_>, Vec<_>) =
-                run.into_iter().partition(|waiting| Instant::now() < waiting.deadline.send_by);
-            for Waiting { call, deadline, answer, .. } in late {
-                let slot = call.asked.first().map_or(0, |asked| self.client.slot(&asked.key));
-                let _ = answer.send(Err(self.client.not_sent_in_time(slot, deadline)));
+                run.into_iter().partition(|waiting| Instant::now() < waiting.caller.deadline.send_by);
+            for Waiting { call, caller, .. } in late {
+                let _ = caller.answer.send(Err(self.client.not_sent_in_time(self.slot_of(&call), caller.deadline)));
             }
-            run = in_time;
-            let Some(deadline) = deadline_of(&run) else { return };
-            let calls: Vec<&Questions> = run.iter().map(|waiting| &waiting.call).collect();
-            let decisions = self.run_all(&calls, deadline).await;
-            let did_not_run = |decision: &Result<Decision, StoreError>| {
-                decision.as_ref().err().is_some_and(|error| !error.may_have_charged())
-            };
+            let Some(deadline) = deadline_of(&in_time) else { return };
+            let (calls, mut callers): (Vec<_>, Vec<_>) =
+                in_time.into_iter().map(|Waiting { call, ticket, caller }| ((call, ticket), Some(caller))).unzip();
+            let asked: Vec<&Questions> = calls.iter().map(|(call, _)| call).collect();
+            let answers = self.await_run(&asked, deadline, &mut callers).await;
+            let did_not_run = |answer: &Answer| answer.as_ref().err().is_some_and(|error| !error.may_have_charged());
             let now = Instant::now();
-            let ran_out = now >= deadline.send_by && decisions.iter().all(did_not_run);
-            if ran_out && run.iter().any(|waiting| now < waiting.deadline.send_by) {
+            let ran_out = now >= deadline.send_by && answers.iter().all(did_not_run);
+            if ran_out && callers.iter().flatten().any(|caller| now < caller.deadline.send_by) {
+                let waiting = |((call, ticket), caller)| Some(Waiting { call, ticket, caller: caller? });
+                run = calls.into_iter().zip(callers).filter_map(waiting).collect();
                 continue;
             }
-            for (Waiting { answer, .. }, decision) in run.into_iter().zip(decisions) {
+            for (caller, answer) in callers.into_iter().zip(answers) {
                 // A caller that is gone has been charged, as if its own run had been in flight.
-                if answer.send(decision).is_err() {
+                if caller.is_some_and(|caller| caller.answer.send(answer).is_err()) {
                     self.client.count_abandoned();
                 }
             }
             return;
         }
+    }
+
+    /// Awaits a run, and lets callers go when their time is up, unless the reply has arrived and was only not read yet.
+    async fn await_run(&self, calls: &[&Questions], deadline: Deadline, callers: &mut [Option<Caller>]) -> Vec<Answer> {
+        let slot = calls.first().map_or(0, |call| self.slot_of(call));
+        let mut running = pin!(self.run_all(calls, deadline));
+        loop {
+            let next = callers.iter().flatten().map(|caller| caller.deadline.answer_by).min();
+            // The run itself ends in the time of the most patient.
+            let Some(next) = next.filter(|next| *next < deadline.answer_by) else { return running.await };
+            if let Ok(answers) = timeout_at(next, &mut running).await {
+                return answers;
+            }
+            let mut read_all = false;
+            while !read_all {
+                read_all = self.client.has_read_all(slot);
+                let pause = if read_all { Duration::ZERO } else { LOOK };
+                if let Ok(answers) = timeout(pause, &mut running).await {
+                    return answers;
+                }
+            }
+            let is_late = |caller: &mut Caller| caller.deadline.answer_by <= next;
+            for caller in callers.iter_mut().filter_map(|caller| caller.take_if(is_late)) {
+                let _ = caller.answer.send(Err(StoreError::ambiguous("the server did not answer in time").late()));
+            }
+        }
+    }
+
+    fn slot_of(&self, call: &Questions) -> u16 {
+        call.asked.first().map_or(0, |asked| self.client.slot(&asked.key))
     }
 }
 

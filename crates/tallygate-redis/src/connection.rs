@@ -31,5 +31,6 @@ pub(crate) use conn::Request;
 pub(crate) use deadline::Deadline;
 pub(crate) use failure::{Failure, Refusal};
 pub(crate) use node::Node;
+pub(crate) use pipe::LOOK;
 #[cfg(any(test, fuzzing))]
 pub(crate) use resp::Replies;

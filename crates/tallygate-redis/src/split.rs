@@ -10,10 +10,10 @@ use tallygate::policy::Mode;
 use tallygate::{Decision, Status, StoreError};
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::coalesce::Questions;
-use crate::connection::Deadline;
+use crate::connection::{Deadline, LOOK};
 use crate::store::Engine;
 use crate::wire::Asked;
 
@@ -168,7 +168,14 @@ impl Split {
     }
 
     async fn collect_in_time(&self, runs: &mut Runs, parts: &mut [Option<Part>]) {
-        let _ = timeout_at(self.deadline.answer_by, collect(runs, parts)).await;
+        let mut done = timeout_at(self.deadline.answer_by, collect(runs, parts)).await.is_ok();
+        // What has arrived by then, and was only not read by a busy process, still counts.
+        let mut read_all = false;
+        while !done && !read_all {
+            let slot = |asked: &Asked| self.engine.client.slot(&asked.key);
+            read_all = self.asked.iter().all(|asked| self.engine.client.has_read_all(slot(asked)));
+            done = timeout(LOOK, collect(runs, parts)).await.is_ok();
+        }
     }
 
     /// Asks about the checks of some modes: one run for each slot, all slots at once.

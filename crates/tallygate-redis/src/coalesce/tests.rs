@@ -181,7 +181,7 @@ async fn share_a_run(redis: &RedisStore, hurried: Duration) -> [Result<Decision,
             let (sender, answer) = oneshot::channel();
             let ticket = Arc::new(Ticket(AtomicU8::new(TAKEN)));
             let call = question(limit, "shared", Verb::Check);
-            (Waiting { call, deadline: Deadline::after(patience), ticket, answer: sender }, answer)
+            (Waiting { call, ticket, caller: Caller { deadline: Deadline::after(patience), answer: sender } }, answer)
         })
         .into_iter()
         .unzip();
@@ -200,8 +200,39 @@ async fn a_run_is_awaited_as_long_as_any_of_its_calls_wants() {
     let answers = tokio::spawn(async move { share_a_run(&redis, Duration::from_millis(500)).await });
     tokio::time::sleep(Duration::from_secs(1)).await;
     server.cont();
-    let [_, patient] = answers.await.unwrap();
-    assert!(patient.unwrap().allowed());
+    let [hurried, patient] = answers.await.unwrap();
+    assert!(hurried.unwrap_err().is_late() && patient.unwrap().allowed());
+}
+
+/// The reply had arrived in time, and those that shared the run gave up before the task of the run had read it.
+#[tokio::test(flavor = "current_thread")]
+async fn a_reply_that_a_busy_process_reads_too_late_counts_for_all_calls_of_its_run() {
+    let server = Server::redis().start();
+    let redis = RedisStore::builder(&server.url()).deadline(Duration::from_millis(500)).connect().await.unwrap();
+    let limit: Limit = "1000/h fixed_window".parse().unwrap();
+    // So that the server knows the script.
+    redis.engine.run(&question(&limit, "other", Verb::Peek), redis.engine.client.default_deadline()).await.unwrap();
+    let check = Check::new(Key::new("p", "hot").unwrap(), &limit);
+    let key = check.key.encode(&redis.engine.prefix, limit.algorithm().kind());
+    let Turn::Run(lane) = Lanes::enter(&redis.engine, std::iter::once(key.as_str())) else { panic!("it is taken") };
+    let mut calls = tokio::task::JoinSet::new();
+    for _ in 0..50 {
+        let (redis, limit) = (redis.clone(), limit.clone());
+        calls.spawn(async move {
+            let checks = [Check::new(Key::new("p", "hot").unwrap(), &limit)];
+            redis.call(&Call::new(Verb::Check, &checks).unwrap()).await.map(|decision| decision.allowed())
+        });
+    }
+    tokio::task::yield_now().await;
+    // The run goes out, and its reply comes when the only thread does something else for longer than the deadline.
+    server.stop();
+    drop(lane);
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    server.cont();
+    std::thread::sleep(Duration::from_secs(1));
+    for answer in calls.join_all().await {
+        assert!(answer.unwrap());
+    }
 }
 
 /// A run that could not be sent in the time of the most hurried caller was refused as a whole.

@@ -153,6 +153,12 @@ impl Client {
         owes_since.is_some_and(|since| since <= deadline.began)
     }
 
+    /// Whether all that the owner of a slot has sent was read. A deadline that has passed says nothing before that: the reply may have
+    /// arrived in time.
+    pub(crate) fn has_read_all(&self, slot: u16) -> bool {
+        self.topology.route(slot).is_none_or(|route| route.node.has_read_all())
+    }
+
     /// The most calls of one run: half of those that may be in flight.
     pub(crate) fn most_calls_of_a_run(&self) -> usize {
         (self.settings.in_flight / 2).max(1)

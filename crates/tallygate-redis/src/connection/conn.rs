@@ -190,6 +190,10 @@ impl Connection {
         self.pipe.is_ended()
     }
 
+    pub(crate) fn has_read_all(&self) -> bool {
+        self.pipe.has_read_all()
+    }
+
     /// Since when the server owes an answer, if it does.
     pub(crate) fn owes_since(&self) -> Option<Instant> {
         self.pipe.owes_since()

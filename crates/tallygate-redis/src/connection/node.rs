@@ -112,6 +112,11 @@ impl Node {
         reply
     }
 
+    /// Whether all that it has sent was read.
+    pub(crate) fn has_read_all(&self) -> bool {
+        self.live().is_none_or(|connection| connection.has_read_all())
+    }
+
     /// Since when it owes an answer, if it does.
     pub(crate) fn owes_since(&self) -> Option<Instant> {
         self.live().and_then(|connection| connection.owes_since())

@@ -18,7 +18,7 @@ use super::read_signal::ReadSignal;
 use driver::Driver;
 
 /// How often a call looks whether a late reply has been read.
-const LOOK: Duration = Duration::from_millis(1);
+pub(crate) const LOOK: Duration = Duration::from_millis(1);
 
 /// The place of a call among those in flight. It is given back when the call has ended and its request is answered, or the
 /// connection is gone.
@@ -155,6 +155,11 @@ impl Pipe {
 
     pub(crate) fn is_ended(&self) -> bool {
         self.shared.ended.load(Ordering::Relaxed)
+    }
+
+    /// Whether nothing has arrived that is not read yet.
+    pub(crate) fn has_read_all(&self) -> bool {
+        self.shared.signal.is_dry()
     }
 
     /// Since when the server owes an answer, if it does.

@@ -11,6 +11,7 @@ use std::task::{Context, Poll, Waker, ready};
 use redis::Value;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::{mpsc, oneshot};
+use tokio::task::coop::has_budget_remaining;
 
 use super::super::failure::{Cause, Failure, NotSent};
 use super::super::resp::Replies;
@@ -154,7 +155,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Driver<S> {
             let mut read = ReadBuf::uninit(&mut buffer);
             match Pin::new(&mut self.socket).poll_read(&mut cx, &mut read) {
                 Poll::Pending => {
-                    self.shared.signal.found_nothing();
+                    // Without a budget, tokio has not looked.
+                    if has_budget_remaining() {
+                        self.shared.signal.found_nothing();
+                    }
                     return Ok(total);
                 }
                 Poll::Ready(Err(error)) => return Err(error.into()),
@@ -220,6 +224,69 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Driver<S> {
         self.requests.close();
         while let Ok(entry) = self.requests.try_recv() {
             let _ = entry.answer.send(Err(Failure::NotSent(NotSent::Closed(cause.clone()))));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, AtomicU64};
+
+    use tokio::time::Instant;
+
+    use super::super::super::read_signal::ReadSignal;
+    use super::super::Progress;
+    use super::*;
+
+    /// Takes whatever is written, and lets nobody read who has no budget left, as the sockets of tokio do.
+    struct Silent;
+
+    impl AsyncWrite for Silent {
+        fn poll_write(self: Pin<&mut Self>, _: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+            Poll::Ready(Ok(bytes.len()))
+        }
+
+        fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Poll::Ready(Ok(()))
+        }
+
+        fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Poll::Ready(Ok(()))
+        }
+    }
+
+    impl AsyncRead for Silent {
+        fn poll_read(self: Pin<&mut Self>, _: &mut Context<'_>, _: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+            Poll::Pending
+        }
+    }
+
+    /// Taking many requests used up the budget of the task. Then tokio did not look into the socket, and that was taken for silence.
+    #[tokio::test]
+    async fn a_driver_without_a_budget_has_not_found_the_socket_dry() {
+        for (requests, dry) in [(1, true), (WINDOW, false)] {
+            let shared = Arc::new(Shared {
+                started: Instant::now(),
+                oldest: AtomicU64::new(0),
+                heard: AtomicU64::new(0),
+                signal: Arc::new(ReadSignal::new()),
+                ended: AtomicBool::new(false),
+                abandoned: Arc::default(),
+                lost: None,
+            });
+            let (queue, taken) = mpsc::unbounded_channel();
+            let mut answers = Vec::new();
+            for _ in 0..requests {
+                let (answer, receiver) = oneshot::channel();
+                let request = Arc::new(Progress(AtomicU64::new(QUEUED)));
+                assert!(queue.send(Entry { bytes: vec![0], replies: 1, request, answer, place: None }).is_ok());
+                answers.push(receiver);
+            }
+            let mut driver = Driver::new(Silent, taken, Arc::clone(&shared), None);
+            // A task of its own has a budget of its own.
+            let polled = std::future::poll_fn(move |cx| Poll::Ready(driver.poll(cx).is_pending()));
+            assert!(tokio::spawn(polled).await.unwrap());
+            assert_eq!(shared.signal.is_dry(), dry, "{requests} requests");
         }
     }
 }

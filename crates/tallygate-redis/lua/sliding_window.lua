@@ -68,7 +68,7 @@ else
     retry_after = (held - cells[i] + slots + 1) * slot - now
   elseif verb == 'check' then
     local last = #cells
-    if last > 2 * spent and cells[last - 1] == 0 then
+    if cells[last - 1] == 0 then
       cells[last] = cells[last] + cost
     else
       cells[last + 1], cells[last + 2] = 0, cost

@@ -14,7 +14,7 @@ use tallygate_redis::RedisStore;
 use tallygate_testkit::traces::{Inspected, Stored, Trace};
 use tallygate_testkit::{Connection, Flavour, Reply, Server, valkey_available};
 
-use crate::support::{Twins, units};
+use crate::support::{Twins, limit, units};
 
 /// Steps in a row over one connection.
 const STRETCH: usize = 5_000;
@@ -37,18 +37,20 @@ async fn memory_and_valkey_answer_alike() {
 async fn memory_and_redis_agree_on_a_clock_some_windows_behind() {
     let twins = Twins::start().await;
     let start = twins.clock.now().as_micros();
-    for &algorithm in Algorithm::ALL {
-        let limit = Limit::builder(5, Duration::from_secs(1)).algorithm(algorithm).build().unwrap();
+    let of_each =
+        Algorithm::ALL.iter().map(|&algorithm| Limit::builder(5, Duration::from_secs(1)).algorithm(algorithm));
+    // The last is full again after a fraction of a microsecond, rounded up.
+    for limit in of_each.map(|limit| limit.build().unwrap()).chain([limit("7/s burst 2")]) {
         let micros = |time: Duration| u64::try_from(time.as_micros()).unwrap();
         for behind in
             [1, 2, 3].map(|windows| windows * micros(limit.window())).into_iter().chain([micros(limit.full_after())])
         {
             for now in start - behind - 1..=start - behind + 1 {
-                let subject = format!("{now}");
+                let subject = format!("{limit} {now}");
                 let check = Check::new(Key::new("p", &subject).unwrap(), &limit);
                 let story = format!("{limit}, {behind} us behind, at {now} after {start}");
                 twins.set(start);
-                twins.check(check.cost(units(3)), &story).await;
+                twins.check(check.cost(units(limit.capacity().min(3))), &story).await;
                 twins.set(now);
                 twins.peek(check, &story).await;
                 twins.check(check, &story).await;
@@ -82,6 +84,47 @@ async fn memory_and_redis_agree_on_refunds_of_old_charges() {
                     twins.set(start + later + wait);
                     twins.peek(Check::new(key, asked), &story).await;
                 }
+            }
+        }
+    }
+}
+
+/// A part of a unit more or less: when a bucket is converted, and when some of a charge has been regained.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn memory_and_redis_agree_on_parts_of_units() {
+    let twins = Twins::start().await;
+    let start = twins.clock.now().as_micros();
+    // A unit is regained in 200 ms.
+    let of_five = limit("5/s burst 5");
+    for asked in ["5/s burst 4", "3/s burst 4", "1000000/s burst 5"].map(limit) {
+        for later in (0..=5).flat_map(|units| [199_999, 200_000, 200_001].map(|part| units * 200_000 + part - 199_999))
+        {
+            let (subject, story) = (format!("{asked} {later}"), format!("{asked}, {later} us after {of_five}"));
+            let key = Key::new("converted", &subject).unwrap();
+            twins.set(start);
+            twins.check(Check::new(key, &of_five).cost(units(5)), &story).await;
+            twins.set(start + later);
+            twins.peek(Check::new(key, &asked), &story).await;
+            twins.check(Check::new(key, &asked), &story).await;
+            twins.peek(Check::new(key, &asked), &story).await;
+        }
+    }
+    // The second regains two units in each microsecond, the third a few hundred in each tick of some 40 ms.
+    for limit in ["5/s burst 20", "2000000/s", "999999937/d"].map(limit) {
+        for charged in [0, 1, 9_999, 60_000] {
+            for later in [0, 1, 2, 3, 30_000, 50_000, 80_000, 199_999, 200_000, 200_001, 400_000] {
+                let (subject, story) = (format!("{limit} {charged} {later}"), format!("{limit}, {later} us later"));
+                let check = Check::new(Key::new("refunded", &subject).unwrap(), &limit);
+                let cost = units(limit.capacity().min(5_000) / 2);
+                twins.set(start);
+                twins.check(check.cost(cost), &story).await;
+                twins.check(check.cost(cost), &story).await;
+                twins.set(start + later);
+                // Charged in the future, for some: by a clock that has stepped back since.
+                let charged_at = Some(Timestamp::from_micros(start + charged));
+                let given = twins.refund(check.cost(cost), charged_at, &story).await;
+                assert!(given <= cost.get(), "{story}: {given} given back of {cost:?}");
+                twins.peek(check, &story).await;
             }
         }
     }

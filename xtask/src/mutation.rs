@@ -5,16 +5,22 @@
 mod argued;
 mod judge;
 mod lua;
-mod parse;
 mod rust;
-mod stages;
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::ops::Range;
 
 use anyhow::{Result, bail};
 
 use argued::Argued;
+
+/// A change of the text: what is replaced, and by what.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Edit {
+    range: Range<usize>,
+    text: String,
+}
 
 /// A change of one place, by the lines it touches, trimmed and joined.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -24,6 +30,12 @@ struct Change {
     line: usize,
     before: String,
     after: String,
+}
+
+impl fmt::Display for Change {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}\n  - {}\n  + {}", self.file, self.line, self.before, self.after)
+    }
 }
 
 /// A change, and the text of its file without and with it.
@@ -120,7 +132,7 @@ fn report(language: &str, judged: &[(Change, Verdict)]) -> Result<()> {
         println!("xtask mutation: argued, but a test noticed it: {} `{}`", one.file, one.after);
     }
     for change in &survivors {
-        println!("survived: {}:{}\n  - {}\n  + {}", change.file, change.line, change.before, change.after);
+        println!("survived: {change}");
     }
     if survivors.is_empty() {
         return Ok(());

@@ -21,7 +21,7 @@ use crate::run;
 /// What a test program says of a failed test.
 const FAILED: &[u8] = b"... FAILED";
 /// A run that takes longer has code that does not end, or a store that does not answer.
-const LONGEST: Duration = Duration::from_secs(600);
+pub const LONGEST: Duration = Duration::from_secs(600);
 
 pub fn digest(value: &impl Hash) -> String {
     let mut hasher = DefaultHasher::new();
@@ -56,13 +56,13 @@ impl Memory {
     }
 }
 
-/// All mutants, `jobs` at a time, except for those of which the verdict is known. `one` has the number of its job.
+/// All mutants, `jobs` at a time, except for those of which the verdict is known. `one` is given the place of the mutant among all, and the number of its job.
 pub fn all(
     mutants: &[Mutant],
     memory: &Memory,
     tests: &str,
     jobs: usize,
-    one: impl Fn(&Mutant, usize) -> Result<Verdict> + Sync,
+    one: impl Fn(usize, &Mutant, usize) -> Result<Verdict> + Sync,
 ) -> Result<Vec<(Change, Verdict)>> {
     let file = Mutex::new(OpenOptions::new().create(true).append(true).open(&memory.path)?);
     let (next, start) = (AtomicUsize::new(0), Instant::now());
@@ -73,7 +73,7 @@ pub fn all(
                 Some(verdict) => verdict,
                 None => {
                     let began = Instant::now();
-                    let verdict = one(mutant, job)?;
+                    let verdict = one(place, mutant, job)?;
                     let line = format!("{}\t{}\t{tests}\n", mutant.id(), verdict.name());
                     file.lock().expect("no job panics").write_all(line.as_bytes())?;
                     let Change { file, line, after, .. } = &mutant.change;
@@ -122,7 +122,7 @@ pub fn program(found: &HashMap<String, PathBuf>, name: &str) -> Result<PathBuf> 
 }
 
 /// Runs a test program until a test fails. Its output is in `output` in the folder, which no other job uses.
-pub fn run_tests(tests: &mut Command, folder: &Path) -> Result<Verdict> {
+pub fn run_tests(tests: &mut Command, folder: &Path, longest: Duration) -> Result<Verdict> {
     fs::create_dir_all(folder)?;
     let output = folder.join("output");
     // In a group of its own, and with servers in a folder of its own: a killed program may have started one that nobody knows of.
@@ -140,7 +140,7 @@ pub fn run_tests(tests: &mut Command, folder: &Path) -> Result<Verdict> {
             break Some(status);
         }
         let failed = fs::read(&output)?.windows(FAILED.len()).any(|part| part == FAILED);
-        if failed || start.elapsed() > LONGEST {
+        if failed || start.elapsed() > longest {
             let group = format!("-{}", child.id());
             run::output(Command::new("kill").args(["-KILL", "--", &group]))?;
             child.wait()?;

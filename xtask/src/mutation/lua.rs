@@ -2,6 +2,9 @@
 //!
 //! The tests are compiled once. A mutant is a folder with the source before and after, which the test program reads.
 
+mod parse;
+mod stages;
+
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,9 +14,9 @@ use anyhow::{Context, Result, bail};
 
 use super::argued::{self, Argued};
 use super::judge::{self, Memory};
-use super::stages::{Stage, stages};
-use super::{Change, Mutant, Verdict, parse, report};
+use super::{Edit, Mutant, Verdict, report};
 use crate::{run, setup};
+use stages::{Stage, stages};
 
 const FOLDER: &str = "crates/tallygate-redis/lua";
 const JOBS: usize = 3;
@@ -33,9 +36,7 @@ pub fn run(args: &[String]) -> Result<()> {
         bail!("no script has this name: see {FOLDER}");
     }
     if options.contains(&"--list") {
-        for Mutant { change: Change { file, line, before, after }, .. } in &mutants {
-            println!("{file}:{line}\n  - {before}\n  + {after}");
-        }
+        mutants.iter().for_each(|mutant| println!("{}", mutant.change));
         println!("{} mutants", mutants.len());
         return Ok(());
     }
@@ -51,7 +52,7 @@ pub fn run(args: &[String]) -> Result<()> {
     let pending: Vec<&Mutant> =
         mutants.iter().filter(|mutant| memory.of(mutant, &judge.programs.digest).is_none()).collect();
     judge.baseline(&pending)?;
-    let judged = judge::all(&mutants, &memory, &judge.programs.digest, JOBS, |mutant, job| judge.one(mutant, job))?;
+    let judged = judge::all(&mutants, &memory, &judge.programs.digest, JOBS, |_, mutant, job| judge.one(mutant, job))?;
     report("lua", &judged)
 }
 
@@ -78,7 +79,7 @@ fn mutants_of(script: &str, source: &str) -> Result<Vec<Mutant>> {
     edits.sort_by_key(|edit| (edit.range.start, edit.range.end));
     let mut seen = BTreeSet::from([source.to_owned()]);
     let mut mutants = Vec::new();
-    for parse::Edit { range, text } in edits {
+    for Edit { range, text } in edits {
         let mutant = Mutant::new(&format!("{FOLDER}/{script}.lua"), source, range, &text);
         if seen.insert(mutant.mutated.clone()) && parse::edits(&mutant.mutated).is_ok() {
             mutants.push(mutant);
@@ -169,7 +170,7 @@ impl Judge {
         if let Some(algorithm) = stage.algorithm {
             tests.env("TALLYGATE_TWINS_ALGORITHM", algorithm);
         }
-        judge::run_tests(&mut tests, mutant.unwrap_or(&self.folder.join("baseline")))
+        judge::run_tests(&mut tests, mutant.unwrap_or(&self.folder.join("baseline")), judge::LONGEST)
     }
 }
 

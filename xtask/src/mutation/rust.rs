@@ -1,72 +1,75 @@
-//! The Rust code of the last commit, mutated as cargo-mutants proposes, one file after the other.
-//!
-//! In work trees that are kept, so that each mutant compiles only what it changes.
+//! The Rust code of the last commit, mutated: all mutants of a package are compiled once, each behind a switch, and the test program is told
+//! which of them it is.
 
+mod places;
+mod switches;
+
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::thread;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
 use super::judge::{self, Memory};
-use super::{Mutant, Verdict, report};
+use super::{Edit, Mutant, Verdict, report};
 use crate::{run, setup, tree};
+use places::Place;
+use switches::{SWITCH, Switched};
 
-/// What decides, the most important first.
-const FILES: [&str; 24] = [
-    "crates/tallygate/src/algorithm/token_bucket.rs",
-    "crates/tallygate/src/algorithm/fixed_window.rs",
-    "crates/tallygate/src/algorithm/sliding_window.rs",
-    "crates/tallygate/src/algorithm/sliding_counter.rs",
-    "crates/tallygate/src/algorithm/sliding_log.rs",
-    "crates/tallygate/src/limit/numbers.rs",
-    "crates/tallygate/src/call.rs",
-    "crates/tallygate/src/store/memory/shard.rs",
-    "crates/tallygate/src/store/deny_cache.rs",
-    "crates/tallygate/src/policy/on_error.rs",
-    "crates/tallygate/src/policy/local.rs",
-    "crates/tallygate/src/store/memory.rs",
-    "crates/tallygate/src/store/memory/table.rs",
-    "crates/tallygate/src/policy/evaluation.rs",
-    "crates/tallygate/src/check.rs",
-    "crates/tallygate/src/limit.rs",
-    "crates/tallygate/src/key.rs",
-    "crates/tallygate/src/limit/text.rs",
-    "crates/tallygate/src/policy/pattern.rs",
-    "crates/tallygate/src/policy/matcher.rs",
-    "crates/tallygate-redis/src/connection/failure.rs",
-    "crates/tallygate-redis/src/connection/resp.rs",
-    "crates/tallygate-redis/src/connection/deadline.rs",
-    "crates/tallygate-redis/src/wire.rs",
-];
-/// Each has a work tree and a target folder of its own.
+/// All of the library, and of the client what reads, sends and judges.
+const CORE: &str = "crates/tallygate/src";
+const CLIENT: [&str; 7] =
+    ["coalesce", "connection/deadline", "connection/failure", "connection/outage", "connection/resp", "split", "wire"];
+/// Test programs at a time.
 const JOBS: usize = 2;
+/// Address space of a test program in KiB: a mutant may never stop collecting.
+const MOST_MEMORY: &str = "8388608";
 
-/// `[file] …`, by parts of their paths.
+/// `[--list] [file] …`, by parts of their paths.
 pub fn run(args: &[String]) -> Result<()> {
-    let listed = |file: &&str| args.is_empty() || args.iter().any(|name| file.contains(name));
-    let files: Vec<&str> = FILES.into_iter().filter(listed).collect();
-    if files.is_empty() {
-        bail!("no file has this name: see FILES in xtask/src/mutation/rust.rs");
+    let (options, names): (Vec<&str>, Vec<&str>) =
+        args.iter().map(String::as_str).partition(|word| word.starts_with("--"));
+    if let Some(unknown) = options.iter().find(|word| **word != "--list") {
+        bail!("unknown option `{unknown}`: expected --list");
     }
     let folder = run::target().join("mutation");
+    let tree = folder.join("tree");
+    tree::check_out(&tree)?;
+    let mut files = files(&tree)?;
+    files.retain(|file| names.is_empty() || names.iter().any(|name| file.contains(name)));
+    if files.is_empty() {
+        bail!("no mutated file has this name: see xtask/src/mutation/rust.rs");
+    }
+    let packages: BTreeSet<&str> = files.iter().map(|file| package(file)).collect();
     let memory = Memory::open(folder.join("rust.tsv"))?;
-    let judge = Judge { ready: setup::run()?, folder };
     let mut judged = Vec::new();
-    for job in 0..JOBS {
-        tree::check_out(&judge.tree(job))?;
-    }
-    for file in files {
-        let mutants = mutants(&judge.tree(0), file)?;
-        let tests = tests_of(package(file))?;
-        if mutants.iter().any(|mutant| memory.of(mutant, &tests).is_none()) {
-            judge.baseline(package(file))?;
+    for package in packages {
+        let mut code = Code::read(&tree, package, files.iter().filter(|file| self::package(file) == package))?;
+        if options.contains(&"--list") {
+            code.mutants.iter().for_each(|mutant| println!("{}", mutant.change));
+            println!("{package}: {} mutants", code.mutants.len());
+            continue;
         }
-        judged.extend(judge::all(&mutants, &memory, &tests, JOBS, |mutant, job| judge.one(mutant, job))?);
+        let tests = tests_of(package)?;
+        let programs = code.build(&folder.join("rust-build"))?;
+        let judge = Judge::new(package, &tree, &folder, programs)?;
+        let one = |at: usize, _: &Mutant, job| match code.numbers[at] {
+            Some(number) => judge.one(number, job),
+            None => Ok(Verdict::Unviable),
+        };
+        judged.extend(judge::all(&code.mutants, &memory, &tests, JOBS, one)?);
     }
-    report("rust", &judged)
+    if options.contains(&"--list") { Ok(()) } else { report("rust", &judged) }
+}
+
+/// The files that are mutated.
+fn files(tree: &Path) -> Result<Vec<String>> {
+    let core = run::output(Command::new("git").args(["ls-files", CORE]).current_dir(tree))?;
+    let core = core.lines().filter(|file| file.ends_with(".rs") && !file.ends_with("/tests.rs")).map(str::to_owned);
+    Ok(core.chain(CLIENT.map(|file| format!("crates/tallygate-redis/src/{file}.rs"))).collect())
 }
 
 fn package(file: &str) -> &str {
@@ -80,111 +83,179 @@ fn tests_of(package: &str) -> Result<String> {
     Ok(judge::digest(&trees))
 }
 
+/// The files of a package, and their mutants.
+struct Code {
+    tree: PathBuf,
+    package: String,
+    files: Vec<File>,
+    mutants: Vec<Mutant>,
+    /// For each mutant the number of its switch, unless it does not compile.
+    numbers: Vec<Option<usize>>,
+}
+
+struct File {
+    path: String,
+    source: String,
+    places: Vec<Place>,
+}
+
+impl Code {
+    fn read<'f>(tree: &Path, package: &str, paths: impl Iterator<Item = &'f String>) -> Result<Self> {
+        let (mut files, mut mutants) = (Vec::new(), Vec::new());
+        for path in paths {
+            let source = fs::read_to_string(tree.join(path)).with_context(|| path.clone())?;
+            let places = places::places(&source).with_context(|| path.clone())?;
+            let edits = places.iter().flat_map(|place| &place.edits);
+            mutants.extend(edits.map(|Edit { range, text }| Mutant::new(path, &source, range.clone(), text)));
+            files.push(File { path: path.clone(), source, places });
+        }
+        let numbers = (1..=mutants.len()).map(Some).collect();
+        Ok(Self { tree: tree.to_owned(), package: package.to_owned(), files, mutants, numbers })
+    }
+
+    /// The test programs. Leaves the mutants out that do not compile.
+    fn build(&mut self, target: &Path) -> Result<[PathBuf; 2]> {
+        let lib = self.tree.join("crates").join(&self.package).join("src/lib.rs");
+        fs::write(&lib, fs::read_to_string(&lib)? + SWITCH)?;
+        loop {
+            let files = self.switch()?;
+            let mut build = run::cargo(&["test", "--package", &self.package, "--lib", "--test", "tests", "--no-run"]);
+            build.arg("--message-format=json-render-diagnostics").current_dir(&self.tree);
+            build.env("CARGO_TARGET_DIR", target).env("RUSTFLAGS", "--cap-lints allow").stderr(Stdio::piped());
+            let built = build.stdin(Stdio::null()).output()?;
+            let messages = String::from_utf8_lossy(&built.stdout).into_owned();
+            if built.status.success() {
+                let found = judge::programs(&messages)?;
+                return Ok([
+                    judge::program(&found, &self.package.replace('-', "_"))?,
+                    judge::program(&found, "tests")?,
+                ]);
+            }
+            let blamed = blamed(&messages, &files)?;
+            println!("{}: {} mutants do not compile", self.package, blamed.len());
+            if blamed.is_empty() {
+                bail!("the code with switches does not compile:\n{}", String::from_utf8_lossy(&built.stderr));
+            }
+            for number in blamed {
+                self.numbers[number - 1] = None;
+            }
+        }
+    }
+
+    /// Writes every file with the switches of its mutants.
+    fn switch(&self) -> Result<Vec<(String, Switched)>> {
+        let mut numbers = self.numbers.iter().copied();
+        let mut files = Vec::new();
+        for File { path, source, places } in &self.files {
+            let of_place = |place: &'_ Place| numbers.by_ref().take(place.edits.len()).collect();
+            let numbered: Vec<Vec<Option<usize>>> = places.iter().map(of_place).collect();
+            let switched = Switched::new(source, &places.iter().zip(&numbered).collect::<Vec<_>>());
+            fs::write(self.tree.join(path), &switched.text)?;
+            files.push((path.clone(), switched));
+        }
+        Ok(files)
+    }
+}
+
+/// The mutants that the compiler complains of.
+fn blamed(messages: &str, files: &[(String, Switched)]) -> Result<BTreeSet<usize>> {
+    let mut blamed = BTreeSet::new();
+    for line in messages.lines() {
+        let message = &serde_json::from_str::<Value>(line)?["message"];
+        if message["level"] != "error" {
+            continue;
+        }
+        let spans = message["spans"].as_array().into_iter().flatten();
+        for span in spans.filter(|span| span["is_primary"] == true) {
+            let offset = span["byte_start"].as_u64().and_then(|offset| usize::try_from(offset).ok());
+            let file =
+                files.iter().find(|(path, _)| span["file_name"].as_str().is_some_and(|name| path.ends_with(name)));
+            if let (Some(offset), Some((_, switched))) = (offset, file) {
+                blamed.extend(switched.at(offset));
+            }
+        }
+    }
+    Ok(blamed)
+}
+
+/// Tests that judge together, and how long they may take.
+struct Stage {
+    program: PathBuf,
+    filters: &'static [&'static str],
+    longest: Duration,
+}
+
 struct Judge {
     ready: setup::Ready,
     folder: PathBuf,
+    crate_folder: PathBuf,
+    stages: Vec<Stage>,
 }
 
 impl Judge {
-    fn tree(&self, job: usize) -> PathBuf {
-        self.folder.join(format!("tree-{job}"))
-    }
-
     /// The code as it is must pass, else every mutant would count as killed.
-    fn baseline(&self, package: &str) -> Result<()> {
-        thread::scope(|scope| {
-            let jobs: Vec<_> = (0..JOBS).map(|job| scope.spawn(move || self.tests(package, job))).collect();
-            for (job, verdict) in jobs.into_iter().enumerate() {
-                if verdict.join().expect("no job panics")? != Verdict::Survived {
-                    bail!("the tests fail without a mutant: see {}", self.output(job).display());
-                }
-            }
-            Ok(())
-        })
-    }
-
-    fn one(&self, mutant: &Mutant, job: usize) -> Result<Verdict> {
-        let path = self.tree(job).join(&mutant.change.file);
-        fs::write(&path, &mutant.mutated)?;
-        let verdict = self.tests(package(&mutant.change.file), job);
-        fs::write(&path, &mutant.source)?;
-        verdict
-    }
-
-    fn output(&self, job: usize) -> PathBuf {
-        self.folder.join(format!("rust-{job}"))
-    }
-
-    /// The quickest first. Only what changed is compiled.
-    fn tests(&self, package: &str, job: usize) -> Result<Verdict> {
-        let mut build = run::cargo(&["test", "--package", package, "--lib", "--test", "tests", "--no-run"]);
-        // Compiling takes longer than the tests.
-        build.arg(format!("--config=profile.dev.package.{package}.opt-level=0"));
-        build.args(["--config=profile.dev.debug=false", "--message-format=json-render-diagnostics"]);
-        build.current_dir(self.tree(job)).env("CARGO_TARGET_DIR", self.folder.join(format!("rust-build-{job}")));
-        let built = build.stdin(Stdio::null()).output()?;
-        if !built.status.success() {
-            return Ok(Verdict::Unviable);
-        }
-        let found = judge::programs(&String::from_utf8_lossy(&built.stdout))?;
-        let unit = judge::program(&found, &package.replace('-', "_"))?;
-        let tests = judge::program(&found, "tests")?;
-        let stages: [(&Path, &[&str]); 3] = match package {
-            "tallygate" => [(&tests, &["model::"]), (&unit, &[]), (&tests, &[])],
-            _ => [(&unit, &["--skip", "simulation::"]), (&unit, &["simulation::"]), (&tests, &[])],
+    #[allow(clippy::disallowed_methods, reason = "the time that real programs take")]
+    fn new(package: &str, tree: &Path, folder: &Path, [unit, tests]: [PathBuf; 2]) -> Result<Self> {
+        let stages: Vec<(&Path, &[&str])> = match package {
+            "tallygate" => vec![(&tests, &["model::"]), (&unit, &[]), (&tests, &["--skip", "model::"])],
+            _ => vec![
+                (&unit, &["--skip", "simulation::"]),
+                (&unit, &["simulation::"]),
+                (&tests, &["twins::memory_and_redis", "refusals::", "faults::"]),
+            ],
         };
+        let crate_folder = tree.join("crates").join(package);
+        let mut judge = Self { ready: setup::run()?, folder: folder.to_owned(), crate_folder, stages: Vec::new() };
         for (program, filters) in stages {
-            let mut tests = Command::new(program);
-            tests.args(filters).args(["--nocapture", "--test-threads", "2"]);
-            tests.current_dir(self.tree(job).join("crates").join(package));
-            self.ready.apply(&mut tests);
-            let verdict = judge::run_tests(&mut tests, &self.output(job))?;
+            let stage = Stage { program: program.to_owned(), filters, longest: judge::LONGEST };
+            let start = Instant::now();
+            if judge.stage(&stage, 0, 0)? != Verdict::Survived {
+                bail!("the tests fail without a mutant: see {}", judge.output(0).display());
+            }
+            let took = start.elapsed();
+            println!("passes without a mutant: {package} {filters:?}, in {:.1} s", took.as_secs_f64());
+            judge.stages.push(Stage { longest: took * 4 + Duration::from_secs(20), ..stage });
+        }
+        Ok(judge)
+    }
+
+    fn one(&self, number: usize, job: usize) -> Result<Verdict> {
+        for stage in &self.stages {
+            let verdict = self.stage(stage, number, job)?;
             if verdict != Verdict::Survived {
                 return Ok(verdict);
             }
         }
         Ok(Verdict::Survived)
     }
-}
 
-/// Every mutant of a file of the work tree.
-fn mutants(tree: &Path, file: &str) -> Result<Vec<Mutant>> {
-    let mut list = run::cargo(&["mutants", "--list", "--json", "--package", package(file), "--file", file]);
-    let remedy = "cargo-mutants is needed: cargo install cargo-mutants --locked";
-    let output = run::output(list.current_dir(tree)).context(remedy)?;
-    let source = fs::read_to_string(tree.join(file))?;
-    let listed: Vec<Value> = serde_json::from_str(&output)?;
-    listed.iter().map(|listed| mutant(file, &source, listed)).collect()
-}
+    fn output(&self, job: usize) -> PathBuf {
+        self.folder.join(format!("rust-{job}"))
+    }
 
-fn mutant(file: &str, source: &str, listed: &Value) -> Result<Mutant> {
-    let place = |end: &str, axis: &str| -> Result<usize> {
-        let number = listed["span"][end][axis].as_u64().context("a mutant without a span")?;
-        Ok(usize::try_from(number)? - 1)
-    };
-    // Lines and columns count from one; columns, in characters.
-    let offset = |end: &str| -> Result<usize> {
-        let before = source.split_inclusive('\n').take(place(end, "line")?).map(str::len).sum();
-        let column = source[before..].char_indices().nth(place(end, "column")?);
-        Ok(column.map_or(source.len(), |(at, _)| before + at))
-    };
-    let replacement = listed["replacement"].as_str().context("a mutant without a replacement")?;
-    Ok(Mutant::new(file, source, offset("start")?..offset("end")?, replacement))
+    /// The number of no mutant is 0.
+    fn stage(&self, stage: &Stage, number: usize, job: usize) -> Result<Verdict> {
+        let mut tests = Command::new("sh");
+        tests.args(["-c", "ulimit -v \"$0\" && exec \"$@\"", MOST_MEMORY]).arg(&stage.program);
+        tests.args(stage.filters).args(["--nocapture", "--test-threads", "2"]).current_dir(&self.crate_folder);
+        self.ready.apply(&mut tests);
+        tests.env("TALLYGATE_MUTANT", number.to_string());
+        judge::run_tests(&mut tests, &self.output(job), stage.longest)
+    }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::{argued, in_one_line};
+    use super::super::argued;
     use super::*;
 
     #[test]
-    fn every_argued_mutant_has_its_line_in_the_code() {
-        for file in FILES {
-            assert!(run::root().join(file).is_file(), "{file}");
-        }
+    fn every_argued_mutant_is_still_one_of_the_code() {
+        assert!(files(&run::root()).unwrap().iter().all(|file| run::root().join(file).is_file()));
         for one in argued::read("rust").unwrap() {
-            let source = fs::read_to_string(run::root().join(&one.file)).unwrap();
-            assert!(in_one_line(&source).contains(&one.before), "the code has no such line any more: {one:?}");
+            let code = Code::read(&run::root(), package(&one.file), std::iter::once(&one.file)).unwrap();
+            let found = code.mutants.iter().any(|mutant| one.is_of(&mutant.change));
+            assert!(found, "the code has no such mutant any more: {one:?}");
         }
     }
 }

@@ -4,12 +4,7 @@ use std::ops::Range;
 
 use anyhow::{Result, bail};
 
-/// A change of the text: what is replaced, and by what.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Edit {
-    pub range: Range<usize>,
-    pub text: String,
-}
+use super::super::Edit;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {

@@ -20,6 +20,8 @@ use crate::run;
 
 /// What a test program says of a failed test.
 const FAILED: &[u8] = b"... FAILED";
+/// Mutants that mean the same are judged by the quickest stages only.
+pub const STAGES_OF_ARGUED: usize = 2;
 /// A run that takes longer has code that does not end, or a store that does not answer.
 pub const LONGEST: Duration = Duration::from_secs(600);
 

@@ -13,15 +13,13 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result, bail};
 
 use super::argued::{self, Argued};
-use super::judge::{self, Memory};
+use super::judge::{self, Memory, STAGES_OF_ARGUED};
 use super::{Edit, Mutant, Verdict, report};
 use crate::{run, setup};
 use stages::{Stage, stages};
 
 const FOLDER: &str = "crates/tallygate-redis/lua";
 const JOBS: usize = 3;
-/// Mutants that mean the same are judged by the quickest stages only.
-const STAGES_OF_ARGUED: usize = 2;
 
 /// `[--fresh] [--list] [file] …`; files by a part of their names.
 pub fn run(args: &[String]) -> Result<()> {

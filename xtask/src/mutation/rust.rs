@@ -13,8 +13,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
-use super::judge::{self, Memory};
-use super::{Edit, Mutant, Verdict, report};
+use super::argued::{self, Argued};
+use super::judge::{self, Memory, STAGES_OF_ARGUED};
+use super::{Change, Edit, Mutant, Verdict, report};
 use crate::{run, setup, tree};
 use places::Place;
 use switches::{SWITCH, Switched};
@@ -56,8 +57,8 @@ pub fn run(args: &[String]) -> Result<()> {
         let tests = tests_of(package)?;
         let programs = code.build(&folder.join("rust-build"))?;
         let judge = Judge::new(package, &tree, &folder, programs)?;
-        let one = |at: usize, _: &Mutant, job| match code.numbers[at] {
-            Some(number) => judge.one(number, job),
+        let one = |at: usize, mutant: &Mutant, job| match code.numbers[at] {
+            Some(number) => judge.one(&mutant.change, number, job),
             None => Ok(Verdict::Unviable),
         };
         judged.extend(judge::all(&code.mutants, &memory, &tests, JOBS, one)?);
@@ -68,7 +69,9 @@ pub fn run(args: &[String]) -> Result<()> {
 /// The files that are mutated.
 fn files(tree: &Path) -> Result<Vec<String>> {
     let core = run::output(Command::new("git").args(["ls-files", CORE]).current_dir(tree))?;
-    let core = core.lines().filter(|file| file.ends_with(".rs") && !file.ends_with("/tests.rs")).map(str::to_owned);
+    // The root of the crate only lists its modules, and gets the switch.
+    let mutated = |file: &&str| file.ends_with(".rs") && !file.ends_with("/tests.rs") && !file.ends_with("/lib.rs");
+    let core = core.lines().filter(mutated).map(str::to_owned);
     Ok(core.chain(CLIENT.map(|file| format!("crates/tallygate-redis/src/{file}.rs"))).collect())
 }
 
@@ -178,50 +181,81 @@ fn blamed(messages: &str, files: &[(String, Switched)]) -> Result<BTreeSet<usize
     Ok(blamed)
 }
 
-/// Tests that judge together, and how long they may take.
+/// Tests that judge together.
 struct Stage {
-    program: PathBuf,
+    unit: bool,
     filters: &'static [&'static str],
-    longest: Duration,
+    /// Whether they are about a file.
+    about: fn(&str) -> bool,
 }
+
+const fn unit(filters: &'static [&'static str]) -> Stage {
+    Stage { unit: true, filters, about: |_| true }
+}
+
+const fn tests(filters: &'static [&'static str], about: fn(&str) -> bool) -> Stage {
+    Stage { unit: false, filters, about }
+}
+
+/// The quickest first.
+const OF_CORE: [Stage; 6] = [
+    tests(&["deny_cache::"], |file| file.contains("deny_cache")),
+    tests(&["evaluation::"], |file| file.contains("/policy")),
+    tests(&["model::"], |file| !file.contains("/policy")),
+    unit(&[]),
+    tests(&["--skip", "model::", "--skip", "conformance::"], |_| true),
+    tests(&["conformance::"], |file| {
+        ["/algorithm", "/call", "/check", "/store/memory"].iter().any(|part| file.contains(part))
+    }),
+];
+const OF_CLIENT: [Stage; 3] = [
+    unit(&["--skip", "simulation::"]),
+    unit(&["simulation::"]),
+    tests(&["twins::memory_and_redis", "refusals::", "faults::"], |_| true),
+];
 
 struct Judge {
     ready: setup::Ready,
     folder: PathBuf,
     crate_folder: PathBuf,
-    stages: Vec<Stage>,
+    /// The unit tests, and the others.
+    programs: [PathBuf; 2],
+    /// How long each of them may take.
+    stages: Vec<(Stage, Duration)>,
+    argued: Vec<Argued>,
 }
 
 impl Judge {
     /// The code as it is must pass, else every mutant would count as killed.
     #[allow(clippy::disallowed_methods, reason = "the time that real programs take")]
-    fn new(package: &str, tree: &Path, folder: &Path, [unit, tests]: [PathBuf; 2]) -> Result<Self> {
-        let stages: Vec<(&Path, &[&str])> = match package {
-            "tallygate" => vec![(&tests, &["model::"]), (&unit, &[]), (&tests, &["--skip", "model::"])],
-            _ => vec![
-                (&unit, &["--skip", "simulation::"]),
-                (&unit, &["simulation::"]),
-                (&tests, &["twins::memory_and_redis", "refusals::", "faults::"]),
-            ],
+    fn new(package: &str, tree: &Path, folder: &Path, programs: [PathBuf; 2]) -> Result<Self> {
+        let stages = if package == "tallygate" { Vec::from(OF_CORE) } else { Vec::from(OF_CLIENT) };
+        let (folder, crate_folder) = (folder.to_owned(), tree.join("crates").join(package));
+        let mut judge = Self {
+            ready: setup::run()?,
+            folder,
+            crate_folder,
+            programs,
+            stages: Vec::new(),
+            argued: argued::read("rust")?,
         };
-        let crate_folder = tree.join("crates").join(package);
-        let mut judge = Self { ready: setup::run()?, folder: folder.to_owned(), crate_folder, stages: Vec::new() };
-        for (program, filters) in stages {
-            let stage = Stage { program: program.to_owned(), filters, longest: judge::LONGEST };
+        for stage in stages {
             let start = Instant::now();
-            if judge.stage(&stage, 0, 0)? != Verdict::Survived {
+            if judge.stage(&stage, judge::LONGEST, 0, 0)? != Verdict::Survived {
                 bail!("the tests fail without a mutant: see {}", judge.output(0).display());
             }
             let took = start.elapsed();
-            println!("passes without a mutant: {package} {filters:?}, in {:.1} s", took.as_secs_f64());
-            judge.stages.push(Stage { longest: took * 4 + Duration::from_secs(20), ..stage });
+            println!("passes without a mutant: {package} {:?}, in {:.1} s", stage.filters, took.as_secs_f64());
+            judge.stages.push((stage, took * 4 + Duration::from_secs(20)));
         }
         Ok(judge)
     }
 
-    fn one(&self, number: usize, job: usize) -> Result<Verdict> {
-        for stage in &self.stages {
-            let verdict = self.stage(stage, number, job)?;
+    fn one(&self, change: &Change, number: usize, job: usize) -> Result<Verdict> {
+        let count = if self.argued.iter().any(|one| one.is_of(change)) { STAGES_OF_ARGUED } else { usize::MAX };
+        let stages = self.stages.iter().filter(|(stage, _)| (stage.about)(&change.file)).take(count);
+        for (stage, longest) in stages {
+            let verdict = self.stage(stage, *longest, number, job)?;
             if verdict != Verdict::Survived {
                 return Ok(verdict);
             }
@@ -234,19 +268,20 @@ impl Judge {
     }
 
     /// The number of no mutant is 0.
-    fn stage(&self, stage: &Stage, number: usize, job: usize) -> Result<Verdict> {
+    fn stage(&self, stage: &Stage, longest: Duration, number: usize, job: usize) -> Result<Verdict> {
         let mut tests = Command::new("sh");
-        tests.args(["-c", "ulimit -v \"$0\" && exec \"$@\"", MOST_MEMORY]).arg(&stage.program);
+        tests
+            .args(["-c", "ulimit -v \"$0\" && exec \"$@\"", MOST_MEMORY])
+            .arg(&self.programs[usize::from(!stage.unit)]);
         tests.args(stage.filters).args(["--nocapture", "--test-threads", "2"]).current_dir(&self.crate_folder);
         self.ready.apply(&mut tests);
         tests.env("TALLYGATE_MUTANT", number.to_string());
-        judge::run_tests(&mut tests, &self.output(job), stage.longest)
+        judge::run_tests(&mut tests, &self.output(job), longest)
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::argued;
     use super::*;
 
     #[test]

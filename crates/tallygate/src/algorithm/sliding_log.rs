@@ -135,9 +135,6 @@ impl State for SlidingLog {
         let (before, _) = self.sums(n, held);
         let walked = self.calls.iter().take(expired + REFUND_CALLS).skip(expired).next_back();
         let given = units.min(walked.map_or(0, |last| units_between(before, last.sum)));
-        if given == 0 {
-            return 0;
-        }
         let gone = self.calls.range(expired..).take_while(|call| units_between(before, call.sum) <= given).count();
         self.calls.drain(expired..expired + gone);
         if let Some(first) = self.calls.get_mut(expired) {
@@ -185,5 +182,74 @@ impl State for SlidingLog {
             (call.at, bytes.collect())
         };
         EncodedState::SortedSet(self.calls.iter().map(member).collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const WINDOW: u64 = 1_000_000;
+
+    fn limit() -> Limit {
+        "9/s sliding_log".parse().unwrap()
+    }
+
+    /// A log in which `units` more reach the end of the cycle. Its only call has expired.
+    fn near_the_end(units: u64) -> SlidingLog {
+        let call = Call { at: 0, before: CYCLE - units - 1, sum: CYCLE - units };
+        SlidingLog { calls: VecDeque::from([call]), limit: limit() }
+    }
+
+    /// Wherever the end of the cycle is, a log answers as one that is far from it. Its calls are later than those of the other by as many
+    /// microseconds as it must keep apart.
+    #[test]
+    fn the_end_of_a_cycle_is_unnoticed() {
+        let (limit, start) = (limit(), 10 * WINDOW);
+        for end in 0..=12 {
+            for refunded in 0..3_u64 {
+                let (mut near, mut far) = (near_the_end(end), near_the_end(1_000_000));
+                for step in 0..24_u64 {
+                    let now = start + step * 150_000;
+                    let cost = 1 + step % 4;
+                    let story = format!("{end} units before the end, {refunded} given back, at step {step}");
+                    let both = [&near, &far].map(|log| (log.free(&limit, now), log.reset_at(&limit, now)));
+                    assert_eq!(both[0], both[1], "{story}");
+                    if both[0].0 >= cost {
+                        [&mut near, &mut far].into_iter().for_each(|log| log.charge(&limit, now, cost));
+                        for charged_at in [now, now - 300_000] {
+                            let given = [&mut near, &mut far].map(|log| log.refund(&limit, now, charged_at, refunded));
+                            assert_eq!(given[0], given[1], "{story}");
+                        }
+                    } else {
+                        let waits = [&near, &far].map(|log| log.retry_at(&limit, now, cost));
+                        assert_eq!(waits[0], waits[1], "{story}");
+                    }
+                }
+            }
+        }
+    }
+
+    /// In the sorted set of the twin, calls at one instant are in the order of their sums.
+    #[test]
+    fn the_first_call_after_a_wrap_around_comes_a_microsecond_later() {
+        let (limit, now) = (limit(), 10 * WINDOW);
+        for (end, instants) in [(1, [0, 1, 1, 1]), (2, [0, 0, 1, 1]), (3, [0, 0, 0, 1]), (4, [0; 4])] {
+            let mut log = near_the_end(end);
+            (0..4).for_each(|_| log.charge(&limit, now, 1));
+            let at: Vec<u64> = log.calls.iter().map(|call| call.at - now).collect();
+            assert_eq!(at, instants, "{end} units before the end");
+            // One that is later anyway stays where it is.
+            log.charge(&limit, now + 5, 1);
+            assert_eq!(log.newest().unwrap().at, now + 5);
+        }
+    }
+
+    #[test]
+    fn a_log_begins_with_no_units() {
+        let (limit, mut log) = (limit(), SlidingLog::fresh(&limit(), 0));
+        log.charge(&limit, 5, 3);
+        let Call { at, before, sum } = log.calls[0];
+        assert_eq!((at, before, sum), (5, 0, 3));
     }
 }

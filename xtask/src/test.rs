@@ -1,8 +1,10 @@
 //! All tests, with everything they need.
 
+use std::ffi::OsString;
 use std::io::{BufRead, BufReader, ErrorKind};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
+use std::thread::available_parallelism;
 use std::{env, fs};
 
 use anyhow::{Context, Result};
@@ -21,7 +23,7 @@ pub fn run(args: &[String]) -> Result<()> {
     if !names_a_package(args) {
         command.arg("--workspace");
     }
-    command.args(args);
+    command.args(args).env("RUST_TEST_THREADS", threads());
     ready.apply(&mut command);
     let mut result = tally.run(&mut command);
 
@@ -48,6 +50,12 @@ pub fn run(args: &[String]) -> Result<()> {
         println!("xtask test: SKIPPED {reason}");
     }
     result
+}
+
+/// Most tests wait for servers, so a third thread pays on two processors.
+fn threads() -> OsString {
+    let processors = available_parallelism().map_or(1, usize::from);
+    env::var_os("RUST_TEST_THREADS").unwrap_or_else(|| processors.max(3).to_string().into())
 }
 
 fn names_a_package(args: &[String]) -> bool {

@@ -326,3 +326,42 @@ impl Settlement {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Key, Limit};
+
+    #[test]
+    fn a_call_has_1_to_32_checks_and_asks_for_whole_answers() {
+        let limit: Limit = "9/s".parse().unwrap();
+        let subjects: Vec<String> = (0..=Call::MAX_CHECKS).map(|at| at.to_string()).collect();
+        let checks: Vec<Check<'_>> =
+            subjects.iter().map(|subject| Check::new(Key::new("p", subject).unwrap(), &limit)).collect();
+        for count in 0..checks.len() {
+            let call = Call::new(Verb::Check, &checks[..count]);
+            if count == 0 {
+                assert_eq!(call.unwrap_err(), InvalidCheck::Count { count: 0 });
+                continue;
+            }
+            let call = call.unwrap();
+            assert_eq!((call.checks().len(), call.count()), (count, count));
+            assert!(!call.takes_partial_answers() && !call.is_denied() && call.deadline().is_none());
+        }
+        assert_eq!(Call::new(Verb::Check, &checks).unwrap_err(), InvalidCheck::Count { count: 33 });
+    }
+
+    /// A limit of zero needs no store, unless a state from before it was zero is to be dropped.
+    #[test]
+    fn only_a_reset_asks_about_limits_of_zero() {
+        let (zero, limit): (Limit, Limit) = ("0/s".parse().unwrap(), "9/s".parse().unwrap());
+        let checks = ["a", "b"].map(|policy| Key::new(policy, "s").unwrap());
+        let checks = [Check::new(checks[0], &zero), Check::new(checks[1], &limit)];
+        for &verb in Verb::ALL {
+            let call = Call::new(verb, &checks).unwrap();
+            let asked: Vec<&str> = call.checks().iter().map(|check| check.key.policy()).collect();
+            assert_eq!(asked, if verb == Verb::Reset { vec!["a", "b"] } else { vec!["b"] }, "{verb:?}");
+            assert_eq!(call.is_denied(), verb.decides(), "{verb:?}");
+        }
+    }
+}

@@ -2,20 +2,26 @@
 //! and given back if the call is denied.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use tallygate::call::{Effect, Settlement, Taking, Verb};
 use tallygate::clock::Timestamp;
 use tallygate::decision::Source;
 use tallygate::policy::Mode;
+use tallygate::store::StoreErrorKind;
 use tallygate::{Decision, Status, StoreError};
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
-use tokio::time::{Instant, timeout, timeout_at};
+use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use crate::coalesce::Questions;
 use crate::connection::{Deadline, LOOK};
 use crate::store::Engine;
 use crate::wire::Asked;
+
+/// For how long it is tried to give back what a denied call was charged, and the pause between two attempts.
+const INSISTENCE: Duration = Duration::from_secs(1);
+const PAUSE: Duration = Duration::from_millis(10);
 
 /// A call that outlives its caller: once begun, it is finished.
 pub(crate) struct Split {
@@ -191,7 +197,14 @@ impl Split {
             (asked[place].cost, asked[place].charged_at) = (units, Some(at));
         }
         let places: Vec<usize> = charged.iter().map(|(place, ..)| *place).collect();
-        self.spawn(Verb::Refund, false, &asked, &places, self.engine.client.default_deadline())
+        let mut runs = JoinSet::new();
+        for group in self.engine.by_slot(&asked, &places) {
+            let engine = Arc::clone(&self.engine);
+            let asked = group.iter().map(|&place| asked[place].clone()).collect();
+            let refund = Questions { verb: Verb::Refund, denied: false, asked };
+            runs.spawn(async move { (group, insist(&engine, &refund).await) });
+        }
+        runs
     }
 
     fn spawn(&self, verb: Verb, denied: bool, asked: &[Asked], places: &[usize], deadline: Deadline) -> Runs {
@@ -236,6 +249,23 @@ impl Split {
     }
 }
 
+/// Tries a call again while it could not be sent, or was refused by a server that is not ready: nobody waits for it, and this process
+/// may only have had no time.
+async fn insist(engine: &Engine, call: &Questions) -> Answer {
+    let until = Instant::now() + INSISTENCE;
+    loop {
+        let answer = engine.run(call, engine.client.default_deadline()).await;
+        let passing = |error: &StoreError| {
+            let kind = matches!(error.kind(), StoreErrorKind::Unavailable | StoreErrorKind::Overloaded);
+            kind && !error.may_have_charged()
+        };
+        if Instant::now() >= until || !answer.as_ref().is_err_and(passing) {
+            return answer;
+        }
+        sleep(PAUSE).await;
+    }
+}
+
 /// The status of a check, if it was decided.
 fn status(parts: &[Option<Part>], place: usize) -> Option<&Status> {
     parts[place].as_ref().and_then(|part| part.answer.as_ref().ok())
@@ -275,4 +305,48 @@ fn charged(parts: &[Option<Part>]) -> Vec<(usize, u64, Timestamp)> {
         (units > 0).then_some((place, units, part.decided_at))
     };
     parts.iter().enumerate().filter_map(units).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use tallygate::call::Call;
+    use tallygate::{Check, Key, Limit, Store};
+    use tallygate_testkit::wait::PATIENCE;
+    use tallygate_testkit::{Cluster, Flavour};
+
+    use super::*;
+    use crate::RedisStore;
+
+    /// On a busy machine the refund ran out of its one deadline before it was sent, and a denied call stayed charged in a healthy slot.
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn what_a_denied_call_was_charged_is_given_back_although_there_was_no_time_at_first() {
+        let cluster = Cluster::start(Flavour::Redis, 3, 0);
+        let store = RedisStore::builder(&cluster.url()).deadline(Duration::from_millis(100)).connect().await.unwrap();
+        let (free, spent): (Limit, Limit) = ("9/h".parse().unwrap(), "1/h".parse().unwrap());
+        let checks = [("free", "a", &free), ("spent", "b", &spent)];
+        let checks = checks.map(|(policy, subject, limit)| Check::new(Key::new(policy, subject).unwrap(), limit));
+        let ask = async |verb: Verb, checks: &[Check<'_>]| {
+            let start = Instant::now();
+            loop {
+                match store.call(&Call::new(verb, checks).unwrap()).await {
+                    Ok(decision) => return decision,
+                    Err(error) => assert!(start.elapsed() < PATIENCE, "{error}"),
+                }
+            }
+        };
+        while ask(Verb::Check, &checks[1..]).await.allowed() {}
+        let servers = store.engine.client.servers();
+        let taken: Vec<_> = servers
+            .iter()
+            .map(|(node, _)| Arc::clone(node.places(Effect::GivesBack)).try_acquire_many_owned(1024).unwrap())
+            .collect();
+        let denied = ask(Verb::Check, &checks).await;
+        assert!(!denied.allowed() && denied.split());
+        sleep(Duration::from_millis(300)).await;
+        drop(taken);
+        let start = Instant::now();
+        while ask(Verb::Peek, &checks[..1]).await.binding().remaining() < 9 {
+            assert!(start.elapsed() < PATIENCE, "it stays charged");
+        }
+    }
 }

@@ -173,6 +173,26 @@ async fn a_run_that_cannot_be_written_still_denies() {
     }
 }
 
+/// The calls of a run on a master that has become a replica fail as one alone does, so that the client looks for the master.
+#[tokio::test]
+async fn a_run_on_a_replica_is_an_error_of_the_server() {
+    let server = Server::redis().start();
+    let redis = RedisStore::builder(&server.url()).deadline(Duration::from_secs(1)).connect().await.unwrap();
+    let deadline = || redis.engine.client.default_deadline();
+    for limit in &limits_of(3) {
+        let calls = ["a", "b"].map(|subject| question(limit, subject, Verb::Check));
+        for answer in redis.engine.run_all(&calls.each_ref(), deadline()).await {
+            assert!(answer.unwrap().allowed(), "{limit}");
+        }
+        server.command(&["REPLICAOF", "127.0.0.1", "1"]).ok();
+        for answer in redis.engine.run_all(&calls.each_ref(), deadline()).await {
+            let error = answer.unwrap_err();
+            assert!(error.reason().contains("is a replica"), "{limit}: {error}");
+        }
+        server.command(&["REPLICAOF", "NO", "ONE"]).ok();
+    }
+}
+
 /// Puts two calls into one run: one that gives up after `hurried`, and one that waits for long.
 async fn share_a_run(redis: &RedisStore, hurried: Duration) -> [Result<Decision, StoreError>; 2] {
     let limit = &limits_of(3)[0];

@@ -350,7 +350,7 @@ async fn outlasts(fails: bool) {
     assert_eq!((after.allowed(), after.source()), (true, Source::Store));
 }
 
-/// A cost above the capacity was told to wait, because a smaller one had been denied.
+/// A cost above the capacity got a wait, because a smaller one had been denied.
 #[test]
 fn a_cost_that_can_never_fit_has_no_wait() {
     let pair = Pair::new();

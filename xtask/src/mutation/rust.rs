@@ -1,5 +1,5 @@
-//! The Rust code of the last commit, mutated: all mutants of a package are compiled once, each behind a switch, and the test program is told
-//! which of them it is.
+//! The Rust code of the last commit, mutated: all mutants of a package are compiled once, each behind a switch, which a variable of
+//! the environment turns on.
 
 mod places;
 mod switches;

@@ -61,6 +61,18 @@ struct Shared {
 }
 
 impl Shared {
+    fn new(abandoned: Arc<AtomicU64>, lost: Option<Arc<Notify>>) -> Self {
+        Self {
+            started: Instant::now(),
+            oldest: AtomicU64::new(0),
+            heard: AtomicU64::new(0),
+            signal: Arc::new(ReadSignal::new()),
+            ended: AtomicBool::new(false),
+            abandoned,
+            lost,
+        }
+    }
+
     fn micros(&self) -> u64 {
         // Above the states of `Progress`.
         u64::try_from(self.started.elapsed().as_micros()).unwrap_or(u64::MAX - 2) + 2
@@ -93,15 +105,7 @@ impl Pipe {
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
         let (queue, requests) = mpsc::unbounded_channel();
-        let shared = Arc::new(Shared {
-            started: Instant::now(),
-            oldest: AtomicU64::new(0),
-            heard: AtomicU64::new(0),
-            signal: Arc::new(ReadSignal::new()),
-            ended: AtomicBool::new(false),
-            abandoned,
-            lost,
-        });
+        let shared = Arc::new(Shared::new(abandoned, lost));
         let driver = Driver::new(socket, requests, Arc::clone(&shared), pushes);
         let driver = tokio::spawn(driver.run()).abort_handle();
         Self { queue, shared, driver }

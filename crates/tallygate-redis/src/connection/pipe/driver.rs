@@ -230,15 +230,12 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Driver<S> {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::{AtomicBool, AtomicU64};
+    use std::sync::atomic::AtomicU64;
 
-    use tokio::time::Instant;
-
-    use super::super::super::read_signal::ReadSignal;
     use super::super::Progress;
     use super::*;
 
-    /// Takes whatever is written, and lets nobody read who has no budget left, as the sockets of tokio do.
+    /// Takes whatever is written, and never has anything to read.
     struct Silent;
 
     impl AsyncWrite for Silent {
@@ -265,15 +262,7 @@ mod tests {
     #[tokio::test]
     async fn a_driver_without_a_budget_has_not_found_the_socket_dry() {
         for (requests, dry) in [(1, true), (WINDOW, false)] {
-            let shared = Arc::new(Shared {
-                started: Instant::now(),
-                oldest: AtomicU64::new(0),
-                heard: AtomicU64::new(0),
-                signal: Arc::new(ReadSignal::new()),
-                ended: AtomicBool::new(false),
-                abandoned: Arc::default(),
-                lost: None,
-            });
+            let shared = Arc::new(Shared::new(Arc::default(), None));
             let (queue, taken) = mpsc::unbounded_channel();
             let mut answers = Vec::new();
             for _ in 0..requests {

@@ -16,25 +16,25 @@
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
 local twins = {}
--- Packed states as they are now (false for none), the TTLs of those to write, and what both were before the call in progress.
-local states, ttls, undo = {}, {}, nil
+-- Packed states as they are now (false for none), and the TTLs of those to write.
+local states, ttls = {}, {}
 --[[twins]]
 
 local sub, byte, pack = string.sub, string.byte, struct.pack
 local ENFORCE, QUOTA, SHADOW, DRAINS, HOPELESS = byte('eqsdh', 1, 5)
 
-local function text_of(error)
-  return '?' .. (error.err or error)
+local function says(text, code)
+  return string.find(text, code, 1, true)
 end
 
--- Runs a twin. An error becomes a reply, like that of a twin that cannot read its state; but a server that is no master raises its own
--- again, so that the client looks for the master.
+-- Runs a twin. An error becomes a reply, like that of a twin that cannot read its state; but that of a server that is no master ends the
+-- script, so that the client looks for the master.
 local function try(twin, ...)
   local done, fit, remaining, retry_after, reset_after, changed, given = pcall(twin, ...)
   if done then return fit, remaining, retry_after, reset_after, changed, given end
-  local text = text_of(fit)
-  if string.find(text, 'READONLY', 1, true) then twin(...) end
-  return text
+  -- The pcall of every server catches a text.
+  if says(fit, 'READONLY') then error(fit, 0) end
+  return '?' .. fit
 end
 
 local function unreadable(text)
@@ -120,55 +120,48 @@ local function call(verb, denied, heads, first, at, count)
   return pack('<Bd', all and 1 or 0, now) .. table.concat(answers)
 end
 
--- Whether an error must end the script: that of a single call, which the client may send again, or any but those of a server that takes
--- no writes for now. Such a server refuses the first write of a script, and then nothing was written.
-local function ends_all(error)
-  local text = text_of(error)
-  local function says(code)
-    return string.find(text, code, 1, true)
+-- Writes the packed states that calls have changed.
+local function save_all()
+  for key, ttl in pairs(ttls) do
+    redis.call('SET', key, states[key], 'PX', string.format('%.0f', ttl))
   end
-  return ARGV[1] == '1' or not (says('OOM') or says('MISCONF') or says('NOREPLICAS'))
 end
 
--- Decides all calls. With a text why nothing can be written, that is the reply to calls that would write, and the others do not see them.
-local function decide_all(refused)
+-- The replies to all calls, in order, each by `decide`.
+local function replies_by(decide)
   local replies, first, at = {}, 1, 1
   for i = 1, tonumber(ARGV[1]) do
     local heads = ARGV[at + 3]
     local count = #heads / 13
-    local function decide()
-      return call(ARGV[at + 1], ARGV[at + 2] == '1', heads, first, at + 3, count)
-    end
-    undo = {}
-    local done, reply = pcall(decide)
-    if not done or refused and next(undo) then
-      for key, was in pairs(undo) do states[key], ttls[key] = was[1], was[2] end
-      -- Only the server can raise its error as it was: it refuses the same again.
-      if not done and ends_all(reply) then
-        reply = decide()
-      else
-        reply = done and refused or text_of(reply)
-      end
-    end
-    replies[i] = reply
+    replies[i] = decide(ARGV[at + 1], ARGV[at + 2] == '1', heads, first, at + 3, count)
     first, at = first + count, at + 3 + count
   end
   return replies
 end
 
-local replies, saved = decide_all(), false
-for key, ttl in pairs(ttls) do
-  local set = { 'SET', key, states[key], 'PX', string.format('%.0f', ttl) }
-  local reply = redis.pcall(unpack(set))
-  if reply.err then
-    if not saved and not ends_all(reply) then
-      states, ttls = {}, {}
-      replies = decide_all(text_of(reply))
-      break
-    end
-    redis.call(unpack(set))
-  end
-  saved = true
+local function all_together()
+  local replies = replies_by(call)
+  save_all()
+  return replies
 end
-if replies[2] then return replies end
-return replies[1]
+
+-- One call as by a run of its own.
+local function alone(...)
+  states, ttls = {}, {}
+  local reply = call(...)
+  save_all()
+  return reply
+end
+
+local done, replies = pcall(all_together)
+if done then return replies[2] and replies or replies[1] end
+-- A server that takes no writes for now refuses the first of a script, so nothing was written: each of several calls is decided alone,
+-- and those that write nothing are answered.
+local refusal = replies
+if ARGV[1] == '1' or not (says(refusal, 'OOM') or says(refusal, 'MISCONF') or says(refusal, 'NOREPLICAS')) then
+  return redis.error_reply(refusal)
+end
+return replies_by(function(...)
+  local answered, reply = pcall(alone, ...)
+  return answered and reply or '?' .. reply
+end)

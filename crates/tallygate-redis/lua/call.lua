@@ -20,12 +20,8 @@ local twins = {}
 local states, ttls = {}, {}
 --[[twins]]
 
-local sub, byte, pack = string.sub, string.byte, struct.pack
+local sub, byte, find, pack = string.sub, string.byte, string.find, struct.pack
 local ENFORCE, QUOTA, SHADOW, DRAINS, HOPELESS = byte('eqsdh', 1, 5)
-
-local function says(text, code)
-  return string.find(text, code, 1, true)
-end
 
 -- Runs a twin. An error becomes a reply, like that of a twin that cannot read its state; but that of a server that is no master ends the
 -- script, so that the client looks for the master.
@@ -33,7 +29,7 @@ local function try(twin, ...)
   local done, fit, remaining, retry_after, reset_after, changed, given = pcall(twin, ...)
   if done then return fit, remaining, retry_after, reset_after, changed, given end
   -- The pcall of every server catches a text.
-  if says(fit, 'READONLY') then error(fit, 0) end
+  if find(fit, 'READONLY') then error(fit, 0) end
   return '?' .. fit
 end
 
@@ -158,7 +154,7 @@ if done then return replies[2] and replies or replies[1] end
 -- A server that takes no writes for now refuses the first of a script, so nothing was written: each of several calls is decided alone,
 -- and those that write nothing are answered.
 local refusal = replies
-if ARGV[1] == '1' or not (says(refusal, 'OOM') or says(refusal, 'MISCONF') or says(refusal, 'NOREPLICAS')) then
+if ARGV[1] == '1' or not (find(refusal, 'OOM') or find(refusal, 'MISCONF') or find(refusal, 'NOREPLICAS')) then
   return redis.error_reply(refusal)
 end
 return replies_by(function(...)

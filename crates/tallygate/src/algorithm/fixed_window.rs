@@ -39,8 +39,7 @@ impl State for FixedWindow {
     }
 
     fn worst_spans(n: &Numbers, calls: &[Admitted]) -> Vec<Span> {
-        let goes_on = |at: u64, start: u64| !aligned(n) && at - start < n.window;
-        one_window(n, calls, |at, start| start.filter(|start| goes_on(at, *start)).unwrap_or(window_of(n, at)))
+        one_window(n, calls, |at, start| start.filter(|start| at - start < n.window).unwrap_or(window_of(n, at)))
     }
 
     fn fresh(limit: &Limit, now: u64) -> Self {

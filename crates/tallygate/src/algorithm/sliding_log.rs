@@ -245,6 +245,14 @@ mod tests {
         }
     }
 
+    /// A call of no units would hold the log at its instant if the clock steps back.
+    #[test]
+    fn a_log_of_expired_calls_is_adopted_as_a_fresh_one() {
+        let mut log = near_the_end(5);
+        log.adopt(&"9/min sliding_log".parse().unwrap(), 10 * WINDOW);
+        assert!(log.calls.is_empty());
+    }
+
     #[test]
     fn a_log_begins_with_no_units() {
         let (limit, mut log) = (limit(), SlidingLog::fresh(&limit(), 0));

@@ -282,4 +282,45 @@ mod tests {
         assert!(said("99999999999999999999999").contains("1000000000"));
         assert_eq!("7".parse::<Cost>().unwrap().get(), 7);
     }
+
+    #[test]
+    fn a_check_keeps_what_it_is_told() {
+        let limit: Limit = "5/s".parse().unwrap();
+        let check = Check::new(Key::new("p", "s").unwrap(), &limit);
+        let flags = |check: Check<'_>| (check.drains(), check.is_hopeless(), check.is_plain());
+        assert_eq!(flags(check), (false, false, true));
+        let drains = check.with_excess(Excess::Drain);
+        assert_eq!(flags(drains), (true, false, false));
+        assert_eq!(flags(drains.with_excess(Excess::Refuse)), (false, false, true));
+        let hopeless = drains.cost(Cost::new(6).unwrap()).within_capacity();
+        assert_eq!(flags(hopeless), (true, true, false));
+        assert_eq!(flags(hopeless.with_excess(Excess::Refuse)), (false, true, false));
+        assert!(!check.fails_closed() && check.with_fails_closed(true).fails_closed());
+    }
+
+    #[test]
+    fn the_longest_time_to_repeat_a_denial_is_not_mistaken_for_none() {
+        let limit: Limit = "5/s".parse().unwrap();
+        let kept = |at_most| {
+            let check = Check::new(Key::new("p", "s").unwrap(), &limit).with_cache_denials(at_most);
+            check.cache_denials()
+        };
+        let longest = Duration::from_millis(u64::from(u32::MAX) - 1);
+        for millis in [Duration::ZERO, Duration::from_millis(7), longest] {
+            assert_eq!(kept(Some(millis)), Some(millis));
+        }
+        assert_eq!(kept(Some(longest + Duration::from_millis(1))), Some(longest));
+        assert_eq!(kept(Some(Duration::MAX)), Some(longest));
+        assert_eq!(kept(None), None);
+    }
+
+    #[test]
+    fn a_part_of_a_receipt_is_at_most_all_of_it() {
+        let limit: Limit = "5/s".parse().unwrap();
+        let units = |units| Cost::new(units).unwrap();
+        let receipt = Receipt::new(Check::new(Key::new("p", "s").unwrap(), &limit), units(3), None);
+        for (asked, part) in [(1, 1), (3, 3), (5, 3)] {
+            assert_eq!(receipt.part(units(asked)).units(), units(part));
+        }
+    }
 }

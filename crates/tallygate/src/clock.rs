@@ -63,7 +63,7 @@ impl Clock {
     #[inline]
     pub fn now(&self) -> Timestamp {
         match &self.0 {
-            Source::System(ticks) => ticks.now(),
+            Source::System(ticks) => ticks.now(wall_micros),
             Source::Monotonic(ticks) => Timestamp(ticks.counted()),
             Source::Manual(manual) => manual.now(),
         }
@@ -123,18 +123,21 @@ impl SystemTicks {
     const SYNC_EVERY: u64 = 1_000_000;
 
     fn start() -> Self {
-        let counter = quanta::Clock::new();
+        Self::of(quanta::Clock::new(), wall_micros)
+    }
+
+    fn of(counter: quanta::Clock, wall: impl Fn() -> u64) -> Self {
         let start = counter.raw();
-        let ticks = Self { counter, start, offset: AtomicU64::new(wall_micros()), synced_at: AtomicU64::new(0) };
-        ticks.sync();
+        let ticks = Self { counter, start, offset: AtomicU64::new(wall()), synced_at: AtomicU64::default() };
+        ticks.sync(wall);
         ticks
     }
 
     #[inline]
-    fn now(&self) -> Timestamp {
+    fn now(&self, wall: impl Fn() -> u64) -> Timestamp {
         let counted = self.counted();
         if counted.saturating_sub(self.synced_at.load(Ordering::Relaxed)) >= Self::SYNC_EVERY {
-            self.sync();
+            self.sync(wall);
         }
         Timestamp(counted + self.offset.load(Ordering::Relaxed))
     }
@@ -146,15 +149,15 @@ impl SystemTicks {
 
     /// Two clocks can be compared only if nothing ran between the two readings.
     #[cold]
-    fn sync(&self) {
+    fn sync(&self, wall: impl Fn() -> u64) {
         const AT_ONCE: u64 = 100;
         for _ in 0..5 {
             let before = self.counted();
-            let wall = wall_micros();
+            let micros = wall();
             let counted = self.counted();
             self.synced_at.store(counted, Ordering::Relaxed);
             if counted - before <= AT_ONCE {
-                self.offset.store(wall.saturating_sub(counted), Ordering::Relaxed);
+                self.offset.store(micros.saturating_sub(counted), Ordering::Relaxed);
                 return;
             }
         }
@@ -168,7 +171,69 @@ fn wall_micros() -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+
     use super::*;
+
+    const WALL: u64 = 1_700_000_000_000_000;
+
+    /// A wall clock that stands still. A reading takes 100 microseconds of the counter, a slow one 101.
+    struct Wall {
+        counter: Arc<quanta::Mock>,
+        micros: Cell<u64>,
+        slow: Cell<u64>,
+        readings: Cell<u64>,
+    }
+
+    impl Wall {
+        fn new() -> (Self, SystemTicks) {
+            let (clock, counter) = quanta::Clock::mock();
+            let wall = Self { counter, micros: Cell::new(WALL), slow: Cell::default(), readings: Cell::default() };
+            let ticks = SystemTicks::of(clock, || wall.read());
+            (wall, ticks)
+        }
+
+        fn read(&self) -> u64 {
+            let slow = self.slow.get().min(1);
+            self.slow.set(self.slow.get() - slow);
+            self.readings.set(self.readings.get() + 1);
+            self.pass(100 + slow);
+            self.micros.get()
+        }
+
+        fn pass(&self, micros: u64) {
+            self.counter.increment(Duration::from_micros(micros));
+        }
+    }
+
+    #[test]
+    fn the_wall_clock_is_read_once_a_second() {
+        let (wall, ticks) = Wall::new();
+        let now = || ticks.now(|| wall.read()).as_micros();
+        assert_eq!((now(), wall.readings.get()), (WALL, 2));
+        wall.micros.set(2 * WALL);
+        wall.pass(999_999);
+        assert_eq!((now(), wall.readings.get()), (WALL + 999_999, 2));
+        wall.pass(1);
+        // The counter was read before the wall clock.
+        assert_eq!((now(), wall.readings.get()), (2 * WALL - 100, 3));
+        assert_eq!((now(), wall.readings.get()), (2 * WALL, 3));
+    }
+
+    #[test]
+    fn a_slow_reading_is_repeated_and_the_fifth_is_the_last() {
+        for slow in 0..7 {
+            let (wall, ticks) = Wall::new();
+            let now = || ticks.now(|| wall.read()).as_micros();
+            wall.micros.set(2 * WALL);
+            wall.slow.set(slow);
+            wall.pass(1_000_000);
+            now();
+            // Without a quick reading the offset stays, and so does the time of the next attempt.
+            let (readings, expected) = if slow < 5 { (slow + 1, 2 * WALL) } else { (5, WALL + 1_000_000 + 5 * 101) };
+            assert_eq!((now(), wall.readings.get() - 2), (expected, readings), "{slow}");
+        }
+    }
 
     #[test]
     fn the_system_clock_is_the_wall_clock() {

@@ -71,3 +71,18 @@ impl<T> FromIterator<T> for Few<T> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_are_equal_if_their_elements_are() {
+        let (one, many) = (Few::from(1), Few::from(vec![1]));
+        assert_eq!(one, many);
+        for other in [Few::from(2), Few::from(vec![2]), Few::from(vec![1, 1]), Few::from(vec![])] {
+            assert_ne!(one, other);
+            assert_ne!(many, other);
+        }
+    }
+}

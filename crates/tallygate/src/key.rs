@@ -158,6 +158,16 @@ mod tests {
         let error = Key::new("p", &mebibyte).unwrap_err();
         assert_eq!(error.to_string(), "the subject has 1048576 bytes; at most 1024 are allowed: hash it first");
         assert!(matches!(Key::new(&"p".repeat(129), "s"), Err(KeyError::LongPolicy { bytes: 129 })));
+        assert!(Key::new(&"p".repeat(128), &[0; 1024]).is_ok());
+        assert_eq!(Key::new("p", &[0; 1025]), Err(KeyError::LongSubject { bytes: 1025 }));
+    }
+
+    #[test]
+    fn parts_of_up_to_128_characters_stay_readable() {
+        let subject = format!("{}%3A", "a".repeat(125));
+        assert_eq!(encoded("p", format!("{}:", "a".repeat(125)).as_bytes()), format!("tallygate:{{{subject}}}:p:tb"));
+        assert!(encoded("p", &[b'a'; 129]).contains('#'));
+        assert_eq!(Key::new("p", "s").unwrap().encode("", "kind"), ":{s}:p:kind");
     }
 
     #[test]

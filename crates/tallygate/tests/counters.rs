@@ -108,3 +108,37 @@ async fn counters_count_as_keys_of_the_store_and_expired_ones_make_room() {
     assert!(store.len() < 10, "{} are left", store.len());
     assert_eq!(named("new".to_owned()).incr().await.unwrap(), 1);
 }
+
+#[test]
+fn a_ttl_is_a_millisecond_to_a_hundred_years() {
+    let (shortest, longest) = (Duration::from_millis(1), Duration::from_secs(100 * 365 * 86_400));
+    let accepted = |ttl| Counter::new(store().0, "n").unwrap().expires_after(ttl).map(|_| ttl);
+    for ttl in [shortest, longest] {
+        assert_eq!(accepted(ttl), Ok(ttl));
+    }
+    for ttl in [Duration::ZERO, shortest - Duration::from_nanos(1), longest + Duration::from_nanos(1)] {
+        assert_eq!(accepted(ttl), Err(CounterError::Ttl(ttl)));
+    }
+}
+
+#[test]
+fn a_text_is_a_finite_number_or_none() {
+    let read = CounterValue::from_text;
+    assert_eq!(read("-7"), Ok(CounterValue::Integer(-7)));
+    assert_eq!(read("1.5"), Ok(CounterValue::Float(1.5)));
+    assert_eq!(read("1e300"), Ok(CounterValue::Float(1e300)));
+    for wrong in ["", "seven", "inf", "-inf", "nan", "1e999"] {
+        assert_eq!(read(wrong), Err(CounterError::NotANumber(wrong.to_owned())));
+    }
+}
+
+#[test]
+fn a_whole_number_of_18_digits_is_a_float() {
+    let largest = 99_999_999_999_999_984;
+    for sign in [1, -1] {
+        let whole = CounterValue::Integer(sign * largest);
+        assert_eq!(CounterValue::from_f64(whole.as_f64()), whole);
+        let beyond = CounterValue::Integer(sign * 100_000_000_000_000_000).as_f64();
+        assert_eq!(CounterValue::from_f64(beyond), CounterValue::Float(beyond));
+    }
+}

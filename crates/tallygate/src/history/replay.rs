@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::Record;
 use crate::call::{Call, Verb};
 use crate::check::{Check, Cost};
-use crate::clock::{ManualClock, Timestamp};
+use crate::clock::ManualClock;
 use crate::decision::Status;
 use crate::key::Key;
 use crate::limit::Limit;
@@ -44,7 +44,7 @@ pub const SERVER_STEP_BACK: Duration = Duration::from_millis(20);
 ///
 /// The records must be all those of one key under one limit, in any order; the key was unused before, and saw no refund
 /// and no reset. They are sorted into an order in which they can have happened: by time; at one instant `remaining`
-/// only falls, and a denial follows the call that left its `remaining`. The clock may have stepped back by at most
+/// only falls, and a denial follows the call that left its `remaining`. The clock may have stepped back by less than
 /// `step_back`: if the next answer by time is wrong, the first right one within that time is taken before it. After the
 /// first wrong answer, records are ordered by time alone.
 pub fn replay(limit: &Limit, records: &[Record], step_back: Duration) -> Vec<Mismatch> {
@@ -54,7 +54,7 @@ pub fn replay(limit: &Limit, records: &[Record], step_back: Duration) -> Vec<Mis
         (record.decided_at, Reverse(record.remaining), !record.allowed)
     });
     let mut pending = VecDeque::from(order);
-    let clock = ManualClock::new(Timestamp::from_micros(0));
+    let clock = ManualClock::default();
     let mut store = MemoryStore::builder().capacity(1).clock(clock.clone()).build();
     let key = Key::new("replay", "key").expect("both parts are short and not empty");
     let ask = |store: &MemoryStore, record: &Record| {

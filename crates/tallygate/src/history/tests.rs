@@ -184,7 +184,9 @@ fn admitted(millis_and_units: &[(u64, u64)]) -> Vec<Record> {
 
 /// The number of calls that break the bound of a limit.
 fn broken(limit: &str, millis_and_units: &[(u64, u64)]) -> usize {
-    bound(&limit.parse().unwrap(), &admitted(millis_and_units)).violations.len()
+    let report = bound(&limit.parse().unwrap(), &admitted(millis_and_units));
+    assert_eq!(report.holds(), report.violations.is_empty());
+    report.violations.len()
 }
 
 #[test]
@@ -201,6 +203,7 @@ fn each_algorithm_can_be_broken() {
     assert_eq!(broken("10/s sliding_log", &[(1500, 10), (2500, 10)]), 0);
     assert_eq!(broken("10/s sliding_counter", &[(1500, 10), (2499, 5)]), 1);
     assert_eq!(broken("10/s sliding_counter", &[(1500, 10), (2500, 5)]), 0);
+    assert_eq!(broken("10/s sliding_counter", &[(500, 10)]), 0, "nothing came before 1970");
     assert_eq!(broken("10/s sliding_counter", &[(1999, 10), (2998, 10)]), 2, "the estimate, and twice the amount");
     assert_eq!(broken("0/s", &[(1, 1)]), 1);
     assert_eq!(broken("0/s sliding_counter", &[(1, 1)]), 2);
@@ -218,6 +221,26 @@ fn the_worst_span_is_described_in_words() {
 }
 
 #[test]
+fn of_equal_spans_the_first_and_longest_is_the_worst() {
+    let worst = |limit: &str, calls: &[(u64, u64)]| {
+        let Span { from, to, .. } = bound(&limit.parse().unwrap(), &admitted(calls)).worst.unwrap();
+        (from.as_micros() / 1000, to.as_micros() / 1000)
+    };
+    assert_eq!(worst("10/s fixed_window", &[(1000, 10), (2000, 10)]), (1000, 1000));
+    // What the first call took was regained by the second.
+    assert_eq!(worst("10/s burst 5", &[(1000, 1), (1100, 6)]), (1000, 1100));
+}
+
+/// The call of a limit of zero, which no store decides, is not admitted, whenever it was.
+#[test]
+fn a_decision_without_a_store_is_recorded_at_the_epoch() {
+    let limit: Limit = "0/s".parse().unwrap();
+    let check = Check::new(Key::new("p", "s").unwrap(), &limit);
+    let record = Record::new(Cost::ONE, &Limiter::default().check_now(check).unwrap());
+    assert_eq!((record.decided_at, record.allowed), (Timestamp::from_micros(0), false));
+}
+
+#[test]
 fn bare_answers_are_judged_by_their_outcome_alone() {
     let limit: Limit = "2/s sliding_log".parse().unwrap();
     let at = |millis: u64, allowed: bool| Record::bare(Timestamp::from_micros(millis * 1000), 1, allowed);
@@ -228,4 +251,25 @@ fn bare_answers_are_judged_by_their_outcome_alone() {
     assert_eq!(replay(&limit, &wrong, Duration::ZERO).len(), 1);
     let impossible = [Record::bare(Timestamp::from_micros(1), 3, true)];
     assert_eq!(replay(&limit, &impossible, Duration::ZERO)[0].expected, None);
+}
+
+/// The units left after calls of one unit, by their milliseconds.
+fn left(millis_and_remaining: &[(u64, u64)]) -> Vec<Record> {
+    let record = |&(millis, remaining)| Record {
+        remaining: Some(remaining),
+        ..Record::bare(Timestamp::from_micros(millis * 1000), 1, true)
+    };
+    millis_and_remaining.iter().map(record).collect()
+}
+
+#[test]
+fn a_clock_may_step_back_by_less_than_it_is_allowed_to_until_an_answer_is_wrong() {
+    let limit: Limit = "9/h fixed_window".parse().unwrap();
+    let wrong = |millis_and_remaining: &[(u64, u64)]| -> Vec<usize> {
+        let wrong = replay(&limit, &left(millis_and_remaining), Duration::from_millis(20));
+        wrong.iter().map(|mismatch| mismatch.index).collect()
+    };
+    assert_eq!(wrong(&[(5019, 8), (5000, 7)]), [0_usize; 0]);
+    assert_eq!(wrong(&[(5020, 8), (5000, 7)]), [1, 0]);
+    assert_eq!(wrong(&[(5000, 3), (6019, 7), (6000, 6)]), [0, 2, 1]);
 }

@@ -1,5 +1,8 @@
 //! The answer to a call and to each of its checks.
 
+#[cfg(test)]
+mod tests;
+
 use std::cmp::Ordering;
 use std::sync::Arc;
 use std::time::Duration;
@@ -97,16 +100,15 @@ impl Status {
         Self { allowed: true, retry_after: 0, ..self }.with_units(given)
     }
 
-    /// The same numbers, with another wait until the check would fit.
+    /// The same numbers, with another wait until the check would fit, in microseconds.
     #[must_use]
-    pub(crate) fn with_retry_after(self, wait: Duration) -> Self {
-        Self { retry_after: u64::try_from(wait.as_micros()).unwrap_or(NEVER - 1), ..self }
+    pub(crate) fn with_retry_after(self, retry_after: u64) -> Self {
+        Self { retry_after, ..self }
     }
 
-    /// The same status when `passed` has passed: the waits count down. A denied check does not reach zero.
+    /// The same status when `passed` microseconds have passed: the waits count down. A denied check does not reach zero.
     #[must_use]
-    pub(crate) fn after(self, passed: Duration) -> Self {
-        let passed = u64::try_from(passed.as_micros()).unwrap_or(u64::MAX);
+    pub(crate) fn after(self, passed: u64) -> Self {
         let least = u64::from(!self.allowed);
         let retry_after = match self.retry_after {
             NEVER => NEVER,
@@ -262,9 +264,8 @@ impl Decision {
                 rest.and_then(|(at, _)| answered.as_ref()?.failure(at)).or(error.as_ref().filter(|_| rest.is_some()));
             failures.extend(failure.map(|error| (place, error.clone())));
         }
-        let decided_at = answered.as_ref().map_or(NOT_ASKED, |answered| answered.decided_at);
-        let allowed = !call.is_denied() && answered.as_ref().is_some_and(Self::allowed);
-        let split = answered.as_ref().is_some_and(Self::split);
+        let whole = |decision: Self| (decision.allowed && !call.is_denied(), decision.split, decision.decided_at);
+        let (allowed, split, decided_at) = answered.map_or((false, false, NOT_ASKED), whole);
         let decision = Self::new(allowed, statuses, Source::ZeroLimit, decided_at);
         Self { split, ..decision }.with_failures(failures)
     }

@@ -1,6 +1,6 @@
 //! What is answered when the store cannot: the only code that turns an error into an answer.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use super::evaluation::Step;
 use super::local::Local;
@@ -58,7 +58,7 @@ impl Verdict {
             // More than the share, but not more than the limit, fits once the store is back.
             let fits = ruling.limit().is_some_and(|limit| cost.get() <= limit.capacity());
             let waits = fits && !status.allowed() && status.retry_after().is_none();
-            let status = if waits { status.with_retry_after(Duration::from_secs(1)) } else { *status };
+            let status = if waits { status.with_retry_after(1_000_000) } else { *status };
             ruling.answered(status, Source::OnErrorLocal, decision.decided_at(), cost);
             if ruling.source == Source::OnErrorLocal {
                 ruling.limit = share.map_or(CallerLimit::Unlimited, CallerLimit::Override);

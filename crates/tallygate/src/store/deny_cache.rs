@@ -265,8 +265,7 @@ impl Entry {
         // More than what was denied is denied as well. What was allowed is known for that cost only.
         let cost = if check.is_hopeless() { u64::MAX } else { check.cost.get() };
         let same_cost = if self.status.allowed() { cost == self.cost } else { cost >= self.cost };
-        let passed = now.saturating_sub(self.answered_at);
-        let status = self.status.after(Duration::from_micros(passed));
+        let status = self.status.after(now.saturating_sub(self.answered_at));
         let status = if check.is_hopeless() { status.into_never() } else { status };
         (now < self.until && same_cost && self.is_of(check.limit)).then_some(status)
     }

@@ -259,8 +259,8 @@ impl LimitBuilder {
     /// Validates the limit and computes the numbers of its algorithm.
     pub fn build(self) -> Result<Limit, LimitError> {
         let algorithm = self.algorithm.unwrap_or_default();
-        for (what, value) in [("amount", self.amount), ("burst", self.burst.unwrap_or(0))] {
-            if value > Limit::MAX_AMOUNT {
+        for (what, value) in [("amount", Some(self.amount)), ("burst", self.burst)] {
+            if let Some(value) = value.filter(|&value| value > Limit::MAX_AMOUNT) {
                 return Err(LimitError::TooLarge { what, value });
             }
         }
@@ -271,6 +271,9 @@ impl LimitBuilder {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::HashSet;
+    use std::hash::DefaultHasher;
+
     use super::*;
 
     #[test]
@@ -294,6 +297,7 @@ mod tests {
         assert!(Limit::builder(1, year).burst(100).build().is_ok());
         assert!(Limit::per_second(1_000_000_001).build().is_err());
         assert!(Limit::builder(5, Duration::from_micros(1500)).build().is_err());
+        assert!(Limit::builder(5, Duration::from_nanos(1_000_001)).build().is_err());
         assert!(Limit::builder(5, Duration::ZERO).build().is_err());
         assert!(Limit::builder(5, year + Duration::from_millis(1)).build().is_err());
     }
@@ -306,6 +310,14 @@ mod tests {
         }
         assert!(Limit::per_minute(0).burst(6).build().is_err());
         assert!(Limit::per_minute(6).burst(0).build().is_err());
+    }
+
+    #[test]
+    fn named_windows_are_the_written_ones() {
+        let built = [Limit::per_second(5), Limit::per_minute(5), Limit::per_hour(5), Limit::per_day(5)];
+        for (limit, text) in built.into_iter().zip(["5/s", "5/min", "5/h", "5/day"]) {
+            assert_eq!(limit.build().unwrap(), text.parse().unwrap());
+        }
     }
 
     #[test]
@@ -327,5 +339,46 @@ mod tests {
         assert_eq!(slots("5/h sliding_window"), 60);
         assert_eq!(slots("5/100s sliding_window"), 50);
         assert_eq!(slots("5/ms sliding_window"), 10);
+    }
+
+    #[test]
+    fn a_share_is_at_least_one_part_and_at_most_the_whole() {
+        let share = |text: &str, parts, of| text.parse::<Limit>().unwrap().share(parts, of).to_string();
+        for (text, parts, of, expected) in [
+            ("100/min", 0, 4, "25/min"),
+            ("100/min", 3, 4, "75/min"),
+            ("100/min", 9, 4, "100/min"),
+            ("100/min", 0, 0, "100/min"),
+            ("1/min burst 9", 1, 3, "1/min burst 3"),
+            ("0/min", 1, 4, "0/min"),
+            ("100/min fixed_window", 1, 4, "25/min fixed_window"),
+            ("100/min sliding_log", 1, 4, "25/min sliding_window"),
+            ("100/min sliding_log", 4, 4, "100/min sliding_window"),
+            // Half of the burst would take 150 years to refill.
+            ("3/365d burst 300", 1, 2, "1/365d burst 100"),
+        ] {
+            assert_eq!(share(text, parts, of), expected, "{parts} of {of} of {text}");
+        }
+    }
+
+    /// A process asks for the same share at every call.
+    #[test]
+    fn the_whole_and_the_last_share_are_not_computed_again() {
+        let limit = Limit::per_minute(100).build().unwrap();
+        assert!(limit.share(4, 4).is_same(&limit));
+        let quarter = limit.share(1, 4);
+        assert!(limit.share(1, 4).is_same(&quarter) && !quarter.is_same(&limit));
+        assert_eq!(limit.share(1, 2).amount(), 50);
+        assert_eq!(limit.share(1, 4), quarter);
+    }
+
+    #[test]
+    fn different_limits_have_different_hashes() {
+        let hashes = ["5/s", "6/s", "5/min", "5/s burst 6", "5/s sliding_log"].map(|text| {
+            let mut hasher = DefaultHasher::new();
+            text.parse::<Limit>().unwrap().hash(&mut hasher);
+            hasher.finish()
+        });
+        assert_eq!(HashSet::from(hashes).len(), hashes.len());
     }
 }

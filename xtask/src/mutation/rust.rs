@@ -125,6 +125,8 @@ impl Code {
             let mut build = run::cargo(&["test", "--package", &self.package, "--lib", "--test", "tests", "--no-run"]);
             build.arg("--message-format=json-render-diagnostics").current_dir(&self.tree);
             build.env("CARGO_TARGET_DIR", target).env("RUSTFLAGS", "--cap-lints allow").stderr(Stdio::piped());
+            // What a stopped build leaves of it does not link.
+            build.env("CARGO_INCREMENTAL", "0");
             let built = build.stdin(Stdio::null()).output()?;
             let messages = String::from_utf8_lossy(&built.stdout).into_owned();
             if built.status.success() {

@@ -138,3 +138,55 @@ impl Numbers {
         ticks.into_iter().find(|&tick| enough(tick)).unwrap_or(window / LEAST_TICKS)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Limit;
+
+    #[test]
+    fn what_an_algorithm_does_not_use_is_neutral() {
+        let numbers = |text: &str| {
+            let limit: Limit = text.parse().unwrap();
+            let Numbers { tick, refill, unit, slots, full, .. } = *limit.numbers();
+            [tick, refill, unit, slots, full]
+        };
+        let minute = 60_000_000;
+        assert_eq!(numbers("6/min"), [1, 1, 10_000_000, 0, minute]);
+        assert_eq!(numbers("6/min burst 9"), [1, 1, 10_000_000, 0, minute * 3 / 2]);
+        assert_eq!(numbers("6/min fixed_window"), [1, 0, 1, 0, minute]);
+        assert_eq!(numbers("6/min fixed_window_from_first_call"), [1, 0, 1, 0, minute]);
+        assert_eq!(numbers("6/min sliding_window")[..4], [1, 0, 1, 60]);
+        assert_eq!(numbers("6/min sliding_counter")[..4], [1, 0, 1, 0]);
+        assert_eq!(numbers("6/min sliding_log"), [1, 0, 1, 0, minute]);
+        assert_eq!(numbers("0/min"), [1, 0, 1, 0, minute]);
+    }
+
+    #[test]
+    fn products_are_exact_up_to_the_largest() {
+        assert!(Numbers::fits(MAX_PRODUCT, 1) && Numbers::fits(1 << 25, 1 << 26));
+        assert!(!Numbers::fits(MAX_PRODUCT + 1, 1) && !Numbers::fits(u64::MAX, u64::MAX));
+    }
+
+    /// Each prime is needed, alone and with others.
+    #[test]
+    fn a_tick_is_the_smallest_that_is_enough_and_divides_the_window() {
+        for (window, enough, tick) in [
+            (1000, 1, 1),
+            (1000, 2, 1),
+            (2000, 2, 2),
+            (9000, 3, 3),
+            (10_000, 5, 5),
+            (14_000, 7, 7),
+            (36_000, 11, 12),
+            (21_000, 21, 21),
+            (8000, 3, 4),
+            (8000, 8, 8),
+            (8000, 9, 8),
+            (11_000, 9, 10),
+            (11_000, 11, 11),
+        ] {
+            assert_eq!(Numbers::finest_tick(window, |tick| tick >= enough), tick, "{window} and {enough}");
+        }
+    }
+}

@@ -259,6 +259,7 @@ mod tests {
             ("1000/day", 1000, 86_400_000, 1000),
             ("3/250ms", 3, 250, 3),
             ("0/s", 0, 1000, 0),
+            ("5/365d", 5, 31_536_000_000, 5),
             ("  7  /  1  week  ", 7, 604_800_000, 7),
         ] {
             let limit: Limit = text.parse().unwrap_or_else(|error| panic!("{error}"));
@@ -299,6 +300,7 @@ mod tests {
             ("5/min burst", 11, "expected the burst"),
             ("5/min burst 1 burst 2", 14, "twice"),
             ("5/400d", 5, "the longest window"),
+            ("5/31536000001ms", 13, "the longest window"),
             ("99999999999999999999/s", 0, "the largest number"),
             ("5/min, 3/s", 5, "expected `burst` or an algorithm"),
             ("∞/s", 0, "expected an amount"),

@@ -189,3 +189,16 @@ impl<S> Clone for Limiter<S> {
         Self { store: Arc::clone(&self.store) }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_an_error_of_the_store_may_have_charged() {
+        let invalid = CheckError::from(InvalidCheck::Count { count: 0 });
+        let stores = [StoreError::unavailable("r"), StoreError::ambiguous("r")].map(CheckError::from);
+        let errors = [&invalid, &stores[0], &stores[1]];
+        assert_eq!(errors.map(CheckError::may_have_charged), [false, false, true]);
+    }
+}

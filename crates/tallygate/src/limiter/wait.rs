@@ -63,7 +63,7 @@ impl<S: Store> Limiter<S> {
             }
             let Some(wait) = decision.binding().retry_after() else { return Err(NotReady::Never) };
             left = left.checked_sub(wait).ok_or(NotReady::TooLate { wait })?;
-            let extra = jitter(wait).min(left);
+            let extra = jitter(wait, RandomState::new().hash_one(0_u8)).min(left);
             left -= extra;
             sleep(wait + extra).await;
         }
@@ -71,10 +71,10 @@ impl<S: Store> Limiter<S> {
 }
 
 /// A random duration of up to a quarter of the wait, or up to one millisecond if that is longer.
-fn jitter(wait: Duration) -> Duration {
+fn jitter(wait: Duration, random: u64) -> Duration {
     let most = (wait / 4).max(Duration::from_millis(1));
     let micros = u64::try_from(most.as_micros()).unwrap_or(u64::MAX);
-    Duration::from_micros(RandomState::new().hash_one(0_u8) % (micros + 1))
+    Duration::from_micros(random % micros.saturating_add(1))
 }
 
 #[cfg(test)]
@@ -106,6 +106,16 @@ mod tests {
             let due = Duration::from_millis(100) * turn;
             assert!((due..=due.mul_f64(1.25)).contains(&slept.get()), "{turn}: {:?}", slept.get());
         }
+    }
+
+    #[test]
+    fn jitter_is_up_to_a_quarter_of_the_wait_and_at_least_a_millisecond() {
+        for (wait, most) in [(1_000_000, 250_000), (4004, 1001), (3996, 1000), (0, 1000)] {
+            let jitter = |random| jitter(Duration::from_micros(wait), random).as_micros();
+            assert_eq!([0, 1, most, most + 1].map(jitter), [0, 1, u128::from(most), 0], "{wait}");
+        }
+        // Every number is possible after a wait that is longer than any.
+        assert_eq!(jitter(Duration::MAX, u64::MAX - 1), Duration::from_micros(u64::MAX - 1));
     }
 
     #[tokio::test]

@@ -320,5 +320,28 @@ mod tests {
         let long = "x".repeat(200);
         assert!(name("a", &long).len() <= Key::MAX_POLICY);
         assert_ne!(name("a", &long), name("b", &long));
+        let longest = "x".repeat(Key::MAX_POLICY - 2);
+        assert_eq!(name("a", &longest), format!("a/{longest}"));
+        assert!(name("ab", &longest).starts_with('#'));
+    }
+
+    #[test]
+    fn a_policy_has_a_name_and_a_domain() {
+        assert_eq!(Policy::unlimited("", "d"), Err(PolicyError::NoName));
+        assert_eq!(Policy::unlimited("p", ""), Err(PolicyError::NoDomain));
+        assert!(matches!(Policy::new("p", "d", "1 a second"), Err(PolicyError::Limit(_))));
+    }
+
+    #[test]
+    fn a_policy_keeps_what_it_is_told() {
+        let plain = Policy::new("p", "d", "1/s").unwrap();
+        assert_eq!((plain.near(), plain.share(), plain.cache_denials()), (80, None, None));
+        assert_eq!((plain.reported_name(), plain.metadata()), ("p", None));
+        assert_eq!([0, 79, 100, 101].map(|near| plain.clone().with_near(near).near()), [0, 79, 100, 100]);
+        let (share, second) = (Share::percent(25), Some(Duration::from_secs(1)));
+        let told = plain.with_share(share).with_cache_denials(second).with_metadata(Some("{}".to_owned()));
+        let told = told.with_reported_name("");
+        assert_eq!((told.share(), told.cache_denials()), (share, second));
+        assert_eq!((told.reported_name(), told.metadata()), ("", Some("{}")));
     }
 }

@@ -142,8 +142,20 @@ mod tests {
     use super::*;
 
     #[test]
+    fn clones_of_instances_share_a_number_of_at_least_one() {
+        let instances = Instances::new(0);
+        assert_eq!((instances.get(), Instances::default().get(), Instances::new(3).get()), (1, 1, 3));
+        for (set, number) in [(7, 7), (0, 1)] {
+            instances.clone().set(set);
+            assert_eq!(instances.get(), number);
+        }
+    }
+
+    #[test]
     fn shares_are_percentages() {
-        assert_eq!("25%".parse::<Share>().unwrap().to_string(), "25%");
+        for right in ["1%", "25%", "100%"] {
+            assert_eq!(right.parse::<Share>().unwrap().to_string(), right);
+        }
         for wrong in ["0%", "101%", "25", "%", "-5%", "1.5%", "+5%", "300%"] {
             assert!(wrong.parse::<Share>().unwrap_err().to_string().contains("25%"), "{wrong}");
         }

@@ -63,6 +63,13 @@ mod tests {
         }
     }
 
+    #[test]
+    fn a_star_is_noticed_wherever_it_is() {
+        for (pattern, has_star) in [("", false), ("a", false), ("*", true), ("*a", true), ("a*", true), ("a*b", true)] {
+            assert_eq!(Pattern::new(pattern).has_star(), has_star, "{pattern}");
+        }
+    }
+
     proptest! {
         #[test]
         fn a_star_matches_any_text(pattern in "[ab*]{0,6}", text in "[ab]{0,8}") {

@@ -67,3 +67,48 @@ impl PolicySet {
         self.domain(domain).map_or(Vec::new(), |domain| domain.matcher().explain(descriptors))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::policy::{PolicyError, Rule};
+
+    fn domain(name: &str, policies: &[&str]) -> Domain {
+        Domain::new(name, policies.iter().map(|policy| (Policy::unlimited(*policy, name).unwrap(), Rule::new())))
+            .unwrap()
+    }
+
+    #[test]
+    fn names_are_unique() {
+        let set = |domains: Vec<Domain>| PolicySet::new(domains).map(|_| ()).map_err(|error| error.to_string());
+        assert_eq!(set(vec![domain("a", &["p", "q"]), domain("b", &["p"])]), Ok(()));
+        let same = set(vec![domain("a", &[]), domain("b", &[]), domain("a", &[])]).unwrap_err();
+        assert_eq!(same, "there are two domains named `a`: merge them, or rename one");
+        for (policies, twice) in [(["p", "p"], "p"), (["p", "requested"], "requested")] {
+            assert!(set(vec![domain("a", &policies)]).unwrap_err().contains(&format!("two policies named `{twice}`")));
+        }
+    }
+
+    #[test]
+    fn policies_are_found_by_their_domain() {
+        let set = PolicySet::new(vec![domain("a", &["p", "q"]), domain("b", &["r"])]).unwrap();
+        let explained = |domain: &str| -> Vec<String> {
+            let reasons = set.explain(domain, &[&Descriptor::new()]);
+            reasons.iter().map(|reason| reason.policy.name().to_owned()).collect()
+        };
+        assert_eq!(
+            (explained("a"), explained("b"), explained("c")),
+            (vec!["p".into(), "q".into()], vec!["r".into()], vec![])
+        );
+        assert_eq!(set.policies().map(|policy| policy.name()).collect::<Vec<_>>(), ["p", "q", "r"]);
+        assert_eq!((set.domain("b").map(Domain::name), set.domain("c").map(Domain::name)), (Some("b"), None));
+    }
+
+    #[test]
+    fn a_domain_has_only_policies_of_its_own() {
+        let other = Domain::new("a", [(Policy::unlimited("p", "b").unwrap(), Rule::new())]).unwrap_err();
+        let (policy, domain, expected) = ("p".to_owned(), "b".to_owned(), "a".to_owned());
+        assert_eq!(other, PolicyError::OtherDomain { policy, domain, expected });
+        assert_eq!(Domain::new("", []).unwrap_err(), PolicyError::NoDomain);
+    }
+}

@@ -196,6 +196,8 @@ impl fmt::Debug for Subject {
 
 #[cfg(test)]
 mod tests {
+    use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
+
     use super::*;
     use proptest::prelude::*;
 
@@ -207,6 +209,14 @@ mod tests {
 
     fn entries() -> impl Strategy<Value = Entries> {
         prop::collection::vec((r"[a,=\\#]{0,3}", r"[a,=\\#]{0,30}"), 0..4)
+    }
+
+    #[test]
+    fn different_subjects_have_different_hashes() {
+        let hasher = BuildHasherDefault::<DefaultHasher>::new();
+        let long = "0123456789".repeat(4);
+        let [a, b, c] = ["a", "b", &long].map(|text| hasher.hash_one(Subject::new([("k", text)])));
+        assert!(a != b && b != c && a != c);
     }
 
     proptest! {

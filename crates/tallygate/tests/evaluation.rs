@@ -1,6 +1,7 @@
 //! From a call under policies to its verdict: modes, excess, quotas, failing stores.
 
 mod local; // what this process decides on its own, and how it follows the store
+mod now; // answers and refunds without waiting
 mod partial; // a store that answers for some checks only
 mod properties; // random policies and calls against a model
 mod refunds; // refunds of a verdict

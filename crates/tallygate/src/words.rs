@@ -136,6 +136,22 @@ mod tests {
         assert_eq!(nearest(&long, &["check", "peek"]), None);
     }
 
+    #[test]
+    fn a_distance_is_the_number_of_letters_to_change() {
+        for (from, to, distance) in
+            [("", "", 0), ("", "abc", 3), ("abc", "", 3), ("abc", "axc", 1), ("abc", "bc", 1), ("kitten", "sitting", 3)]
+        {
+            assert_eq!(edit_distance(from, to), distance, "{from} {to}");
+        }
+    }
+
+    #[test]
+    fn the_closest_word_may_differ_in_half_of_its_letters_and_in_three_at_most() {
+        assert_eq!(nearest("pek", &["check", "peek", "pekk"]), Some("peek"), "the first of equal ones");
+        assert_eq!((nearest("ax", &["ab"]), nearest("xx", &["ab"])), (Some("ab"), None));
+        assert_eq!((nearest("xxxdefgh", &["abcdefgh"]), nearest("xxxxefgh", &["abcdefgh"])), (Some("abcdefgh"), None));
+    }
+
     proptest! {
         #[test]
         fn what_is_not_compared_is_not_close(text in "[a-c]{0,12}", word in "[a-c]{0,12}") {

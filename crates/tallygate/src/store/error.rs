@@ -186,6 +186,26 @@ mod tests {
     }
 
     #[test]
+    fn a_late_error_and_one_of_a_call_that_was_sent_say_so() {
+        for kind in StoreErrorKind::ALL {
+            let error = StoreError::new(*kind, "r".to_owned());
+            assert_eq!(error.is_late(), *kind == StoreErrorKind::Overloaded, "{error}");
+            assert!(error.clone().late().is_late() && error.or_charged().may_have_charged());
+        }
+        let (unsent, sent) = (StoreError::overloaded("r"), StoreError::overloaded("r").or_charged());
+        assert_eq!(unsent.to_string(), "this process is overloaded: r; the call was not sent");
+        assert!(sent.to_string().ends_with("the call may have been charged and was not repeated"), "{sent}");
+    }
+
+    #[test]
+    fn errors_of_one_kind_and_reason_are_equal() {
+        let error = StoreError::unavailable("r");
+        assert_eq!(error, StoreError::unavailable("r").with_source(io::Error::from(io::ErrorKind::TimedOut)));
+        assert_ne!(error, StoreError::unavailable("s"));
+        assert_ne!(error, StoreError::ambiguous("r"));
+    }
+
+    #[test]
     fn the_cause_is_kept_with_its_type() {
         let cause = io::Error::from(io::ErrorKind::ConnectionReset);
         let error = StoreError::ambiguous(cause.to_string()).with_source(cause);

@@ -3,6 +3,8 @@
 pub(super) mod print;
 mod shard;
 mod table;
+#[cfg(test)]
+mod tests;
 
 use super::{Store, StoreError};
 use crate::algorithm::EncodedState;
@@ -349,48 +351,5 @@ impl Counters for MemoryStore {
         let mut shard = lock(self.shard_of(print));
         let now = self.clock.now().as_micros();
         shard.count(print, op, now)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// A thread that was suspended for seconds between reading the clock and locking brought an old instant. It was
-    /// taken for a clock that had been set back, and the next call found seconds of refill.
-    #[test]
-    fn a_long_wait_for_the_lock_does_not_turn_the_clock_back() {
-        let store = MemoryStore::new();
-        let latest = store.now();
-        let stale = Timestamp::from_micros(latest.as_micros() - 5_000_000);
-        assert!(store.in_order(stale, latest) >= latest);
-        let moment = Timestamp::from_micros(latest.as_micros() - 5);
-        assert_eq!(store.in_order(moment, latest), latest);
-    }
-
-    /// Each policy had its own shared states, so a caller who could name policies could exhaust the memory.
-    #[test]
-    fn a_full_store_stays_bounded_whatever_policies_are_named() {
-        let store = MemoryStore::builder().capacity(100).overflow(Overflow::Shared(2)).build();
-        let store = std::sync::Arc::new(store);
-        let limit: crate::Limit = "5/h".parse().unwrap();
-        let name = |at: usize| format!("policy {at}");
-        let check = |policy: &str| {
-            crate::Limiter::over(store.clone())
-                .check_now(Check::new(Key::new(policy, "somebody").unwrap(), &limit))
-                .unwrap()
-        };
-        let allowed = (0..10_000).filter(|&at| check(&name(at)).allowed()).count();
-        assert_eq!((allowed, store.len()), (228, 228));
-        // Keys that had a state before still have it.
-        assert!(check(&name(0)).allowed() && check(&name(200)).allowed());
-    }
-
-    #[test]
-    fn a_clock_that_was_set_back_is_believed() {
-        let store = MemoryStore::new();
-        let now = store.now();
-        let hour_ahead = Timestamp::from_micros(now.as_micros() + 3_600_000_000);
-        assert!(store.in_order(now, hour_ahead) < hour_ahead);
     }
 }

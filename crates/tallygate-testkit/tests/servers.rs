@@ -231,6 +231,7 @@ fn sentinel_replaces_a_killed_master() {
     let new = sentinel.wait_for_new_master(old);
     assert_ne!(new.port(), old);
     assert_eq!(new.command(&["SET", "k", "v"]), ok());
+    until("two sentinels to log it", PATIENCE, || (sentinel.switches() == 1).then_some(()));
 }
 
 #[test]

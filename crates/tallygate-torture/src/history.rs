@@ -223,6 +223,8 @@ pub struct Log {
     pub violations: Vec<Violation>,
     /// `(when, microseconds)`: how late this process itself was woken.
     pub late: Vec<(u64, u64)>,
+    /// When the Sentinels were seen to have switched to another master.
+    pub switches: Vec<u64>,
 }
 
 impl Log {
@@ -232,6 +234,18 @@ impl Log {
     pub fn starved(&self, from: u64, to: u64) -> u64 {
         let near = self.late.iter().filter(|(at, late)| *at >= from && at.saturating_sub(*late) <= to);
         near.map(|(_, late)| *late).max().unwrap_or(0)
+    }
+
+    /// Whether the Sentinels have switched without a fault that asked for it, as they do if they or the master are not run for a
+    /// second. Then states were lost at an instant that is not known.
+    #[must_use]
+    pub fn has_unasked_switch(&self) -> bool {
+        let asks =
+            |fault: &Fault| matches!(fault, Fault::SentinelFailover | Fault::SentinelKill | Fault::SentinelStop { .. });
+        let asked = |at: &u64| {
+            self.injected.iter().any(|injected| asks(&injected.fault) && (injected.from..=injected.to).contains(at))
+        };
+        !self.switches.iter().all(asked)
     }
 }
 
@@ -278,5 +292,26 @@ impl Recorder {
     /// Takes everything.
     pub fn take(&self) -> Log {
         self.with(std::mem::take)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_switch_is_asked_for_by_a_fault_of_that_time() {
+        let injected = |fault, from, to| Injected { fault, number: 0, from, to };
+        let log = |switches: &[u64]| Log {
+            injected: vec![
+                injected(Fault::SentinelKill, 100, 200),
+                injected(Fault::Stop { node: 0, millis: 1 }, 300, 400),
+            ],
+            switches: switches.to_vec(),
+            ..Log::default()
+        };
+        assert!(!log(&[]).has_unasked_switch() && !log(&[100, 200]).has_unasked_switch());
+        assert!(log(&[150, 201]).has_unasked_switch());
+        assert!(log(&[350]).has_unasked_switch(), "a master that is stopped is not meant to be replaced");
     }
 }

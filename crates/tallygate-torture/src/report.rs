@@ -37,6 +37,8 @@ pub struct Report {
     pub slowest: BTreeMap<&'static str, u64>,
     /// How late this process was woken at most, in microseconds.
     pub late: u64,
+    /// Rounds in which Sentinels switched to another master by themselves.
+    pub unasked_switches: u64,
     /// The time of all rounds together.
     pub took: Duration,
     /// The longest time from the end of a fault to the next answer of the store, by kind, in microseconds.
@@ -67,6 +69,7 @@ impl Report {
         let slowest = self.slowest.entry(world).or_default();
         *slowest = (*slowest).max(outcome.checked.slowest);
         self.late = self.late.max(outcome.late);
+        self.unasked_switches += u64::from(outcome.unasked_switch);
         for detail in &outcome.details {
             let longest = self.recovery.entry(detail.kind.clone()).or_default();
             *longest = (*longest).max(detail.recovery.unwrap_or(0));
@@ -102,6 +105,7 @@ impl fmt::Display for Report {
         writeln!(f, "phantom units   {}", self.phantoms)?;
         writeln!(f, "keys            {}, {} without a TTL", self.keys, self.orphans)?;
         writeln!(f, "panics          {}", self.panics)?;
+        writeln!(f, "not replayed    {} rounds in which Sentinels failed over unasked", self.unasked_switches)?;
         let slowest = self.slowest.iter().map(|(world, micros)| ((*world).to_owned() + " ms", micros / 1000));
         writeln!(
             f,

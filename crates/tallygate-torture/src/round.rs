@@ -17,10 +17,10 @@ use tokio::time::{sleep, timeout};
 use crate::caller::{self, Leaving, Plan, Scene, Way};
 use crate::checker::{self, Checked, Facts};
 use crate::detail::{self, Detail};
-use crate::history::{Log, Part, Peeked, Recorder, Violation};
+use crate::history::{Log, Loss, LossKind, Part, Peeked, Recorder, Violation};
 use crate::nemesis;
 use crate::schedule::Schedule;
-use crate::world::World;
+use crate::world::{Nodes, World};
 
 /// What a round found.
 #[derive(Debug, Default)]
@@ -39,6 +39,8 @@ pub struct Outcome {
     pub panics: u64,
     /// How late this process was woken at most, in microseconds.
     pub late: u64,
+    /// Whether Sentinels have switched to another master by themselves: answers were then judged without the history.
+    pub unasked_switch: bool,
     /// What each fault did to its callers.
     pub details: Vec<Detail>,
     /// How long it took.
@@ -86,6 +88,10 @@ async fn run_in(schedule: &Schedule) -> Outcome {
         let scene = Arc::clone(&scene);
         move || tick(&scene)
     });
+    let watcher = thread::spawn({
+        let scene = Arc::clone(&scene);
+        move || watch_switches(&scene)
+    });
     // Callers are tasks: they also wait for the threads that run them.
     let task_ticker = tokio::spawn(tick_as_task(Arc::clone(&scene)));
     let mut random = Random::new(schedule.seed ^ 0xC0FF_EE00);
@@ -106,6 +112,7 @@ async fn run_in(schedule: &Schedule) -> Outcome {
     sleep(Duration::from_millis(700)).await;
     ticker.join().expect("the ticker ends with the round");
     task_ticker.await.expect("the ticker ends with the round");
+    watcher.join().expect("the watcher ends with the round");
     let direct = direct.connect().await.expect("the store accepts");
     peek(&scene, &direct).await;
     tokio::task::block_in_place(|| finish(&scene, schedule, usage_before))
@@ -145,6 +152,21 @@ fn record_lateness(scene: &Scene, start: Instant) {
     if late > 2000 {
         let now = scene.recorder.now();
         scene.recorder.with(|log| log.late.push((now, late)));
+    }
+}
+
+/// Records when the Sentinels switch to another master.
+fn watch_switches(scene: &Scene) {
+    let Nodes::Sentinel(sentinel) = &scene.world.nodes else { return };
+    let mut known = 0;
+    while !scene.over.load(Ordering::Relaxed) {
+        let switches = sentinel.switches();
+        if switches > known {
+            let now = scene.recorder.now();
+            scene.recorder.with(|log| log.switches.push(now));
+            known = switches;
+        }
+        thread::sleep(Duration::from_millis(50));
     }
 }
 
@@ -188,7 +210,11 @@ fn finish(scene: &Scene, schedule: &Schedule, usage_before: Option<(u64, usize)>
         let what = format!("{} of {} keys", outcome.orphans, outcome.keys);
         scene.recorder.violation(Violation::new("every key expires", what));
     }
-    let log = scene.recorder.take();
+    let mut log = scene.recorder.take();
+    outcome.unasked_switch = log.has_unasked_switch();
+    if outcome.unasked_switch {
+        log.losses = vec![Loss { keys: None, from: 0, to: u64::MAX, kind: LossKind::Repeated }];
+    }
     let facts = Facts {
         keys: scene.world.keys.clone(),
         deadline: u64::try_from(schedule.load.deadline.as_micros()).expect("small"),

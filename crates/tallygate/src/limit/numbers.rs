@@ -128,7 +128,7 @@ impl Numbers {
             let mut from = 0;
             while from < ticks.len() {
                 let tick = ticks[from] * prime;
-                if window.is_multiple_of(tick) && window / tick >= LEAST_TICKS && !ticks.contains(&tick) {
+                if window.is_multiple_of(tick) && window / tick >= LEAST_TICKS {
                     ticks.push(tick);
                 }
                 from += 1;

@@ -51,15 +51,13 @@ impl Limit {
 }
 
 impl LimitError {
-    /// Points the error at its position in the text.
+    /// Points the error of a limit that was scanned at its position in the text.
     fn in_text(self, text: &str) -> Self {
         let place = match &self {
-            Self::Syntax { .. } => return self,
-            Self::TooLarge { what: "amount", .. } => text.find(|c: char| c.is_ascii_digit()),
-            Self::Window { .. } => text.find(['/', 'p']),
-            _ => text.find("burst"),
+            Self::TooLarge { what: "amount", .. } => text.trim_start(),
+            // The window was checked by the scanner.
+            _ => text.find("burst").map_or(text, |at| &text[at..]),
         };
-        let place = &text[place.unwrap_or(0)..];
         Scan { text, rest: place }.error(self.to_string())
     }
 }
@@ -87,8 +85,8 @@ impl fmt::Display for Limit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let millis = u64::try_from(self.window().as_millis()).unwrap_or(u64::MAX);
         let unit = UNITS.into_iter().find(|(_, size)| millis.is_multiple_of(*size));
-        let (unit, size) = unit.map_or(("ms", 1), |(names, size)| (names[0], size));
-        match (millis / size, unit) {
+        let (names, size) = unit.expect("a millisecond is a unit");
+        match (millis / size, names[0]) {
             (1, unit) => write!(f, "{}/{unit}", self.amount())?,
             (count, "day") => write!(f, "{}/{count}d", self.amount())?,
             (count, unit) => write!(f, "{}/{count}{unit}", self.amount())?,
@@ -176,9 +174,9 @@ impl<'t> Scan<'t> {
     /// The error of what stands between the amount and its window.
     fn no_window(&mut self) -> LimitError {
         let start = self.rest;
-        let word = self.word();
+        self.word();
         self.skip_space();
-        let problem = if !word.is_empty() && (self.rest.starts_with('/') || self.rest.starts_with("per")) {
+        let problem = if self.rest.starts_with('/') || self.rest.starts_with("per") {
             "leave out this word: a limit is written as `100/min`"
         } else {
             "expected `/` or `per` after the amount, for example `100/min`"
@@ -289,16 +287,19 @@ mod tests {
             ("10/min/user", 6, "write `partition: [user]`"),
             ("10/min/ip", 6, "write `partition: [ip]`"),
             ("10/min/", 6, "write `partition: [user]`"),
+            ("10/min/ ip", 6, "write `partition: [ip]`"),
             ("-3/min", 0, "cannot be negative"),
             ("1.5/s", 1, "fractions are not supported"),
             ("5/1.5h", 3, "fractions are not supported"),
             ("5/min gcra", 6, "same limit as `token_bucket`"),
             ("5/month", 2, "use days"),
             ("5/fortnight", 2, "expected a unit"),
+            ("5/2 fortnights", 4, "expected a unit"),
             ("5/min bursts 3", 6, "did you mean"),
             ("5/min sliding_logs", 6, "did you mean `sliding_log`"),
             ("5/min burst", 11, "expected the burst"),
             ("5/min burst 1 burst 2", 14, "twice"),
+            ("5/min sliding_log fixed_window", 18, "only `burst` may follow the algorithm"),
             ("5/400d", 5, "the longest window"),
             ("5/31536000001ms", 13, "the longest window"),
             ("99999999999999999999/s", 0, "the largest number"),
@@ -314,6 +315,7 @@ mod tests {
                 Err(LimitError::Syntax { at: found, problem: said, .. }) => {
                     assert_eq!(found, at, "{text}: {said}");
                     assert!(said.contains(problem), "{text}: {said}");
+                    assert_eq!(said.contains("negative"), text.starts_with('-'), "{text}: {said}");
                 }
                 other => panic!("{text}: {other:?}"),
             }

@@ -193,6 +193,18 @@ impl<S> Clone for Limiter<S> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::policy::Excess;
+    use crate::{Cost, Limit};
+
+    #[test]
+    fn an_unusual_check_is_answered_at_once_too() {
+        let (limiter, limit) = (Limiter::default(), "3/h".parse::<Limit>().unwrap());
+        let check = |units| Check::new(Key::new("p", "s").unwrap(), &limit).cost(Cost::new(units).unwrap());
+        assert!(limiter.check_now(check(2)).unwrap().allowed());
+        let drained = limiter.check_now(check(2).with_excess(Excess::Drain)).unwrap();
+        assert_eq!((drained.allowed(), drained.binding().units(), drained.binding().remaining()), (false, 1, 0));
+        assert!(matches!(limiter.check_now(check(4)), Err(InvalidCheck::CostAboveCapacity { .. })));
+    }
 
     #[test]
     fn only_an_error_of_the_store_may_have_charged() {

@@ -148,5 +148,6 @@ mod tests {
         assert_eq!(limit.refund("s", &first).await, Ok(1));
         assert_eq!(limit.peek("s").await.unwrap().binding().remaining(), 1);
         assert_eq!(limit.reset("s").await, Ok(true));
+        assert_eq!(limit.reset("s").await, Ok(false));
     }
 }

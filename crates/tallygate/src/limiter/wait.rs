@@ -108,6 +108,25 @@ mod tests {
         }
     }
 
+    #[tokio::test]
+    async fn nobody_waits_longer_than_they_are_willing_to() {
+        let (limiter, clock) = limiter();
+        let limit: Limit = "10/s burst 1".parse().unwrap();
+        let check = Check::new(Key::new("p", "s").unwrap(), &limit);
+        let (patience, slept) = (Duration::from_secs(2), Cell::new(Duration::ZERO));
+        limiter.check_now(check).unwrap();
+        let sleep = |wait| {
+            clock.advance(wait);
+            slept.set(slept.get() + wait);
+            // Somebody else is faster, every time.
+            assert!(limiter.check_now(check).unwrap().allowed());
+            std::future::ready(())
+        };
+        let late = limiter.until_ready(&[check], patience, sleep).await;
+        assert!(matches!(late, Err(NotReady::TooLate { .. })), "{late:?}");
+        assert!(slept.get() <= patience && slept.get() > patience - Duration::from_millis(100), "{slept:?}");
+    }
+
     #[test]
     fn jitter_is_up_to_a_quarter_of_the_wait_and_at_least_a_millisecond() {
         for (wait, most) in [(1_000_000, 250_000), (4004, 1001), (3996, 1000), (0, 1000)] {

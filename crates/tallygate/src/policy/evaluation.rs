@@ -141,7 +141,6 @@ impl Evaluation {
             };
             let checks = self.verdict.checks(&step);
             let answer = Call::of_distinct(step.verb, &checks).denied(step.denied).ask_now(&stores.shared);
-            drop(checks);
             let Some(answer) = answer else {
                 self.phase = Phase::START;
                 return None;
@@ -180,7 +179,7 @@ impl Evaluation {
             members.truncate(Call::MAX_CHECKS);
             return members;
         }
-        let decides = |ruling: &Ruling| from.is_none() && ruling.mode() != Mode::Shadow && asked(ruling);
+        let decides = |ruling: &Ruling| ruling.mode() != Mode::Shadow && asked(ruling);
         let mut members = self.verdict.members(decides, 0);
         let Some(room) = Call::MAX_CHECKS.checked_sub(members.len()) else {
             self.verdict.refuse_all(verb);

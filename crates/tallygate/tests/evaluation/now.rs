@@ -1,6 +1,9 @@
 //! Answers and refunds without waiting for the store.
 
+use std::sync::Mutex;
+
 use super::*;
+use tallygate::{Decision, Store, StoreError};
 
 fn store() -> MemoryStore {
     MemoryStore::builder().clock(ManualClock::new(Timestamp::from_micros(1_000_000_000))).build()
@@ -50,4 +53,44 @@ fn a_refund_without_waiting_gives_everything_back_or_nothing() {
     assert_eq!(charged(&local), 9 * 40);
     assert!(local.refund_now(&scene.stores));
     assert_eq!((charged(&local), scene.remaining()), (0, vec![9; 40]));
+}
+
+/// Answers at once, and remembers the number of checks of each call.
+struct AtOnce(MemoryStore, Mutex<Vec<usize>>);
+
+impl Store for AtOnce {
+    async fn call(&self, call: &Call<'_>) -> Result<Decision, StoreError> {
+        self.0.call(call).await
+    }
+
+    fn call_now(&self, call: &Call<'_>) -> Option<Result<Decision, StoreError>> {
+        self.1.lock().unwrap().push(call.checks().len());
+        self.0.call_now(call)
+    }
+}
+
+#[test]
+fn refunds_of_more_limits_than_a_call_may_have_take_several_calls() {
+    let scene = Scene::of((0..70).map(|at| policy(&format!("p{at}"), "9/h").with_mode(Mode::Shadow)).collect());
+    let stores = scene.stores.with_shared(AtOnce(store(), Mutex::default()));
+    for verb in [Verb::Check, Verb::Refund] {
+        let ask = Ask::new(Descriptor::new(), Action::new(verb, Cost::ONE));
+        let verdict = scene.set.domain("d").unwrap().evaluate(&[ask]).decide_now(&stores).unwrap();
+        assert!(verdict.rulings().iter().all(|ruling| ruling.charged() + ruling.refunded() == 1));
+        assert_eq!(std::mem::take(&mut *stores.shared().1.lock().unwrap()), [32, 32, 6], "{verb:?}");
+    }
+}
+
+/// A store in this process does not fail.
+#[test]
+fn the_local_store_follows_only_a_store_that_has_to_be_waited_for() {
+    let evaluation =
+        |scene: &Scene| scene.set.domain("d").unwrap().evaluate(&[Ask::check(Descriptor::new(), Cost::ONE)]);
+    let scene = Scene::of(vec![policy("p", "9/h").with_on_error(OnError::Local)]);
+    let at_once = scene.stores.with_shared(store());
+    assert!(evaluation(&scene).decide_now(&at_once).unwrap().allowed());
+    assert!(ready(evaluation(&scene).decide(&at_once, None)).allowed());
+    assert!(scene.stores.local().is_empty());
+    assert!(ready(evaluation(&scene).decide(&scene.stores, None)).allowed());
+    assert_eq!(scene.stores.local().len(), 1);
 }

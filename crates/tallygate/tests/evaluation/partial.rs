@@ -94,6 +94,41 @@ fn a_dropped_refund_gives_back_what_was_charged_locally() {
     assert_eq!(left, [9, 2]);
 }
 
+/// Those that did not fit into the first call were begun only after its answer, which a caller need not wait for.
+#[test]
+fn the_first_poll_begins_everything_that_is_given_back() {
+    let shadows: Vec<Policy> = (0..40).map(|at| policy(&format!("p{at}"), "9/h").with_mode(Mode::Shadow)).collect();
+    let (shadows, stores): (Vec<&Policy>, _) = (shadows.iter().collect(), stores(vec![], true));
+    let left = |verb| -> Vec<u64> {
+        let verdict = decide(&shadows, verb, &stores, None);
+        verdict.rulings().iter().map(|ruling| ruling.status().remaining()).collect()
+    };
+    assert_eq!(left(Verb::Check), [8; 40]);
+    {
+        let found = shadows.iter().map(|&policy| Match::new(Arc::new(policy.clone()), 0, Subject::new([])));
+        let mut refund = pin!(Evaluation::new(found, Action::new(Verb::Refund, Cost::ONE)).decide(&stores, None));
+        assert!(refund.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+    }
+    assert_eq!(left(Verb::Peek), [9; 40]);
+}
+
+/// What a denied call takes on purpose is not given back because something else could not be decided.
+#[test]
+fn what_was_drained_stays_drained_next_to_a_shard_that_is_down() {
+    let drains = policy("drains", "3/h").with_excess(Excess::Drain);
+    let failed = policy("failed", "9/h").with_on_error(OnError::Allow);
+    let stores = stores(vec![("failed", down())], false);
+    let take = || {
+        let found = [&drains, &failed].map(|policy| Match::new(Arc::new(policy.clone()), 0, Subject::new([])));
+        ready(Evaluation::new(found, Action::new(Verb::Check, Cost::new(2).unwrap())).decide(&stores, None))
+    };
+    assert!(take().allowed());
+    let denied = take();
+    assert_eq!((denied.allowed(), denied.rulings()[0].charged()), (false, 1));
+    assert_eq!(decide(&[&drains], Verb::Peek, &stores, None).rulings()[0].status().remaining(), 0);
+    assert!(stores.shared().refunds.lock().unwrap().is_empty());
+}
+
 /// Next to a shard that is down, a check that was only late counted as one of a store that is down, and was allowed.
 #[test]
 fn each_check_is_judged_by_its_own_error() {

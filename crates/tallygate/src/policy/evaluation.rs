@@ -342,11 +342,10 @@ impl Ruling {
         (self.status, self.source, self.decided_at) = (status, source, decided_at);
         let Some((amount, capacity)) = self.limit().map(|limit| (limit.amount(), limit.capacity())) else { return };
         if cost.get() > capacity && self.action.verb.decides() {
-            let drained = amount > 0 && self.policy.excess() == Excess::Drain;
-            self.source = match amount {
-                0 => Source::ZeroLimit,
-                _ if drained => source,
-                _ => Source::TooCostly,
+            self.source = match (amount, self.policy.excess()) {
+                (0, _) => Source::ZeroLimit,
+                (_, Excess::Drain) => source,
+                (_, Excess::Refuse) => Source::TooCostly,
             };
             if source.is_without_numbers() {
                 self.status = Status::never(self.limit().expect("the limit was checked above"));

@@ -105,7 +105,7 @@ impl Local {
     /// Follows what the shared store answered to a ruling: `status`.
     #[inline]
     pub(super) fn follow(&self, verb: Verb, ruling: &Ruling, status: &Status) {
-        if ruling.policy.on_error() != OnError::Local || verb == Verb::Peek {
+        if ruling.policy.on_error() != OnError::Local {
             return;
         }
         let (Some(share), Some(check)) = (self.share_of(ruling), ruling.check()) else { return };

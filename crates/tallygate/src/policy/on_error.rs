@@ -57,7 +57,7 @@ impl Verdict {
             let ruling = &mut self.rulings[member];
             // More than the share, but not more than the limit, fits once the store is back.
             let fits = ruling.limit().is_some_and(|limit| cost.get() <= limit.capacity());
-            let waits = fits && !status.allowed() && status.retry_after().is_none();
+            let waits = fits && status.retry_after().is_none();
             let status = if waits { status.with_retry_after(1_000_000) } else { *status };
             ruling.answered(status, Source::OnErrorLocal, decision.decided_at(), cost);
             if ruling.source == Source::OnErrorLocal {

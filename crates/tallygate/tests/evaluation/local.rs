@@ -150,6 +150,9 @@ fn a_cost_above_the_share_waits_for_the_store() {
     assert_eq!(ruling.status().retry_after(), Some(SECOND));
     let never = fleet.ask(0, Verb::Check, 101);
     assert_eq!((never.rulings()[0].source(), never.rulings()[0].status().retry_after()), (Source::TooCostly, None));
+    // The limit is the one that the cost is above.
+    let limits = [&denied, &never].map(|verdict| verdict.rulings()[0].limit().unwrap().to_string());
+    assert_eq!(limits, ["25/h", "100/h"]);
 }
 
 /// What was charged locally was given back under the whole limit.

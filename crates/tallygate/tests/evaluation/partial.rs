@@ -140,5 +140,6 @@ fn each_check_is_judged_by_its_own_error() {
         let sources: Vec<Source> = verdict.rulings().iter().map(Ruling::source).collect();
         assert_eq!(sources, [Source::OnErrorAllow, Source::Shed]);
         assert!(!verdict.allowed());
+        assert!(stores.shared().refunds.lock().unwrap().is_empty(), "nothing was charged");
     }
 }

@@ -90,3 +90,87 @@ impl<T: Expires> Table<T> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::memory::print::Factors;
+
+    struct Until(u64);
+
+    impl Expires for Until {
+        fn expired(&self, now: u64) -> bool {
+            self.0 <= now
+        }
+    }
+
+    fn prints(count: u64) -> Vec<Print> {
+        let factors = Factors::random();
+        (0..count).map(|number| factors.print(b"p", &number.to_le_bytes())).collect()
+    }
+
+    fn filled(prints: &[Print], until: u64) -> Table<Until> {
+        let mut table = Table::default();
+        prints.iter().for_each(|&print| table.insert(print, Until(until)));
+        table
+    }
+
+    #[test]
+    fn shared_entries_are_counted_apart() {
+        let prints = prints(3);
+        let shared = ["p", "q"].map(|policy| prints[0].shared(policy, 7));
+        let mut table = filled(&prints, 5);
+        shared.into_iter().chain(shared).for_each(|print| table.insert(print, Until(5)));
+        table.insert(prints[0], Until(9));
+        assert_eq!((table.len(), table.own(), table.get(prints[0]).unwrap().0), (5, 3, 9));
+        assert!(table.remove(shared[0]).is_some() && table.remove(shared[0]).is_none());
+        assert_eq!((table.len(), table.own()), (4, 3));
+        assert!(table.remove(prints[1]).is_some());
+        assert_eq!((table.len(), table.own()), (3, 2));
+        table.sweep(5, 1000);
+        assert_eq!((table.len(), table.own()), (1, 1), "the one that has not expired");
+    }
+
+    /// As many steps as there are buckets reach each of them once.
+    #[test]
+    fn a_sweep_goes_on_where_the_last_one_ended() {
+        for _ in 0..20 {
+            let prints = prints(100);
+            let mut table = filled(&prints, 5);
+            // Enough to keep the table from shrinking.
+            prints[..40].iter().for_each(|&print| table.insert(print, Until(6)));
+            assert_eq!(table.entries.num_buckets(), 128);
+            for step in 1..=128 {
+                table.sweep(4, 1);
+                assert_eq!((table.cursor, table.len()), (step % 128, 100));
+            }
+            for _ in 0..128 {
+                table.sweep(5, 1);
+            }
+            assert_eq!(table.len(), 40);
+        }
+    }
+
+    #[test]
+    fn a_few_buckets_are_swept_every_sixteen_calls() {
+        let mut table = filled(&prints(112), 5);
+        let cursors = (1..=48).map(|_| {
+            table.sweep_sometimes(0);
+            table.cursor
+        });
+        let cursors: Vec<usize> = cursors.collect();
+        assert_eq!([14, 15, 30, 31, 46, 47].map(|call| cursors[call]), [0, 2, 2, 4, 4, 6]);
+    }
+
+    #[test]
+    fn a_table_shrinks_when_less_than_an_eighth_is_used() {
+        for (full, left, buckets) in [(800, 128, 1024), (800, 127, 512), (800, 100, 256), (50, 1, 64), (100, 15, 64)] {
+            let prints = prints(full);
+            let mut table = filled(&prints, 5);
+            prints[left..].iter().for_each(|&print| _ = table.remove(print));
+            table.sweep(0, 1);
+            assert_eq!((table.entries.num_buckets(), table.len()), (buckets, left), "{left} of {full}");
+            assert!(prints[..left].iter().all(|&print| table.get(print).is_some()));
+        }
+    }
+}

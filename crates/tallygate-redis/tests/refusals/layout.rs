@@ -97,6 +97,14 @@ async fn every_number_of_a_state_is_checked() {
                 assert_eq!(read, Some(StoreErrorKind::Corrupt), "{algorithm}: {name} {number}");
             }
         }
+        if algorithm == Algorithm::TokenBucket {
+            // At a multiple of its tick.
+            for (tick, read) in [(3.0, None), (1.5, Some(StoreErrorKind::Corrupt))] {
+                let numbers = [3.0, 0.0, tick, 1.0, 1.0].map(f64::to_le_bytes);
+                let state = state.read(&[&[1], numbers.as_flattened()].concat()).await;
+                assert_eq!(state, read, "a tick of {tick}");
+            }
+        }
         if algorithm == Algorithm::SlidingCounter {
             // Their product with the ticks of a window is exact.
             for (previous, current, read) in [

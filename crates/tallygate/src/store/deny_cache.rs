@@ -1,5 +1,8 @@
 //! Repeats recent denials without asking the store.
 
+#[cfg(test)]
+mod tests;
+
 use std::time::Duration;
 
 use hashbrown::HashTable;

@@ -154,10 +154,11 @@ impl Error for StoreError {
     }
 }
 
-/// Two errors are equal if a user would read the same.
+/// Two errors are equal if they say the same. Their sources are not compared.
 impl PartialEq for StoreError {
     fn eq(&self, other: &Self) -> bool {
-        self.kind == other.kind && self.reason == other.reason
+        let said = |error: &Self| (error.kind, error.may_have_charged, error.late);
+        said(self) == said(other) && self.reason == other.reason
     }
 }
 
@@ -198,11 +199,13 @@ mod tests {
     }
 
     #[test]
-    fn errors_of_one_kind_and_reason_are_equal() {
+    fn errors_that_say_the_same_are_equal() {
         let error = StoreError::unavailable("r");
         assert_eq!(error, StoreError::unavailable("r").with_source(io::Error::from(io::ErrorKind::TimedOut)));
         assert_ne!(error, StoreError::unavailable("s"));
         assert_ne!(error, StoreError::ambiguous("r"));
+        assert_ne!(error, StoreError::unavailable("r").late());
+        assert_ne!(error, StoreError::unavailable("r").or_charged());
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::{OnError, Ruling};
-use crate::call::{Call, Verb};
+use crate::call::Verb;
 use crate::check::{Check, Cost};
 use crate::decision::Status;
 use crate::limit::Limit;
@@ -76,19 +76,19 @@ impl fmt::Display for Share {
 }
 
 /// The local store. It follows the shared one: what that charges is charged here too, so that an outage gives nobody a
-/// fresh share.
+/// fresh share, and what that gives back is given back here, but nothing that was admitted here.
 #[derive(Debug, Clone)]
 pub(super) struct Local {
     pub(super) store: Arc<MemoryStore>,
     pub(super) instances: Instances,
 }
 
-/// How many keys the local store keeps apart. Those beyond share states.
-const KEYS: usize = 100_000;
+/// How many states the local store has room for: two for each key that the shared store has charged. Keys beyond share states.
+const STATES: usize = 200_000;
 
 impl Default for Local {
     fn default() -> Self {
-        Self { store: Arc::new(MemoryStore::builder().capacity(KEYS).build()), instances: Instances::default() }
+        Self { store: Arc::new(MemoryStore::builder().capacity(STATES).build()), instances: Instances::default() }
     }
 }
 
@@ -115,8 +115,8 @@ impl Local {
         }
         match verb {
             Verb::Check => self.store.follow(&check, status.units(), status.remaining()),
-            Verb::Refund => self.give_back(Verb::Refund, check, status.units()),
-            Verb::Reset => self.give_back(Verb::Reset, check, 1),
+            Verb::Refund => self.give_back(check, status.units()),
+            Verb::Reset => self.store.follow_reset(&check),
             Verb::Peek => {}
         }
     }
@@ -126,14 +126,14 @@ impl Local {
         if ruling.policy.on_error() == OnError::Local
             && let (Some(share), Some(receipt)) = (self.share_of(ruling), ruling.receipt())
         {
-            self.give_back(Verb::Refund, receipt.check().under(&share), units);
+            self.give_back(receipt.check().under(&share), units);
         }
     }
 
-    fn give_back(&self, verb: Verb, check: Check<'_>, units: u64) {
-        let Ok(units) = Cost::new(units) else { return };
-        let checks = [check.cost(units)];
-        let _ = Call::of_distinct(verb, &checks).ask_now(&*self.store);
+    fn give_back(&self, check: Check<'_>, units: u64) {
+        if let Ok(units) = Cost::new(units) {
+            self.store.follow_refund(&check.cost(units));
+        }
     }
 }
 

@@ -101,11 +101,8 @@ impl MemoryStore {
     /// forwarding.
     #[inline(always)]
     pub(crate) fn charge_one(&self, check: &Check<'_>) -> Decision {
-        let now = self.clock.now();
         let print = self.print(&check.key);
-        let mut shard = lock(self.shard_of(print));
-        let now = self.in_order(now, shard.latest());
-        shard.decides_at(now);
+        let (mut shard, now) = self.lock_at_now(print);
         if let Some(status) = shard.step_known(print, check, now.as_micros(), Mode::Take) {
             drop(shard);
             return Decision::of_one(status, Source::Store, now);
@@ -115,22 +112,58 @@ impl MemoryStore {
         Decision::of_one(step.status, step.source(), now)
     }
 
-    /// Follows a shared store that charged `units` and has `remaining` left: takes as much here, and leaves no more.
+    /// Follows a shared store that charged `units` and has `remaining` left: takes as much here, as far as there is any, and
+    /// leaves no more. A second state knows how much it took for these units: no more than that is ever given back.
     pub(crate) fn follow(&self, check: &Check<'_>, units: u64, remaining: u64) {
-        let now = self.clock.now();
         let print = self.print(&check.key);
+        let (mut shard, now) = self.lock_at_now(print);
+        let mut take = |print: Print, units: u64| {
+            let (cost, mode) = Cost::new(units).map_or((Cost::ONE, Mode::Look), |cost| (cost, Mode::Take));
+            shard.step(print, &check.cost(cost), now.as_micros(), mode, 0)
+        };
+        let seen = take(print, 0);
+        let left = seen.status.remaining();
+        let taken = units.min(left);
+        if seen.overflowed {
+            // Other keys are charged for what this one used, but not for what it has no more left.
+            take(print, taken);
+            return;
+        }
+        take(print, left - remaining.min(left - taken));
+        let followed = print.followed();
+        if !take(followed, 0).overflowed {
+            take(followed, taken);
+        }
+    }
+
+    /// Follows a shared store that gave units back. What this store charged by itself stays charged.
+    pub(crate) fn follow_refund(&self, check: &Check<'_>) {
+        let print = self.print(&check.key);
+        let (mut shard, now) = self.lock_at_now(print);
+        let (now, charged_at) = (now.as_micros(), check.charged_at().unwrap_or(now).as_micros());
+        let given = shard.refund(print.followed(), check, now, charged_at);
+        if let Ok(given) = Cost::new(given) {
+            shard.refund(print, &check.cost(given), now, charged_at);
+        }
+    }
+
+    /// Follows a shared store that dropped a state.
+    pub(crate) fn follow_reset(&self, check: &Check<'_>) {
+        let print = self.print(&check.key);
+        let (mut shard, _) = self.lock_at_now(print);
+        for print in [print, print.followed()] {
+            shard.reset(print, check.limit.algorithm());
+        }
+    }
+
+    /// Locks the shard of a key for a decision, and says at which instant it is made.
+    #[inline(always)]
+    fn lock_at_now(&self, print: Print) -> (MutexGuard<'_, Shard>, Timestamp) {
+        let now = self.clock.now();
         let mut shard = lock(self.shard_of(print));
         let now = self.in_order(now, shard.latest());
         shard.decides_at(now);
-        let mut take = |units: u64| {
-            let (cost, mode) = Cost::new(units).map_or((Cost::ONE, Mode::Look), |cost| (cost, Mode::Take));
-            shard.step(print, &check.cost(cost), now.as_micros(), mode, 0).status
-        };
-        let status = take(units.min(check.limit.capacity()));
-        let most = if status.units() < units { 0 } else { remaining };
-        if status.remaining() > most {
-            take(status.remaining() - most);
-        }
+        (shard, now)
     }
 
     #[inline(never)]

@@ -111,6 +111,9 @@ fn a_refund_or_reset_in_the_store_is_followed() {
         let refunded = ready(verdict.refund(&fleet.stores[0]));
         assert_eq!(refunded.rulings()[0].charged(), 0);
     }
+    fleet.cut(0);
+    assert_eq!(fleet.ask(0, Verb::Peek, 1).rulings()[0].status().remaining(), 5);
+    fleet.mend(0);
     fleet.ask(0, Verb::Check, 5);
     assert_eq!(fleet.ask(0, Verb::Refund, 2).rulings()[0].refunded(), 2);
     fleet.cut(0);
@@ -123,17 +126,18 @@ fn a_refund_or_reset_in_the_store_is_followed() {
 
 #[test]
 fn a_fixed_share_does_not_depend_on_the_number_of_processes() {
-    let fleet = Fleet::new(2, policy("p", "100/h").with_share(Share::percent(10)));
+    let fleet = Fleet::new(2, policy("p", "1000/h").with_share(Share::percent(10)));
     fleet.shared.switch().off();
-    assert_eq!((fleet.take(0, 50), fleet.take(1, 50)), (10, 10));
+    assert_eq!((fleet.take(0, 500), fleet.take(1, 500)), (100, 100));
     let denied = fleet.ask(0, Verb::Check, 1);
-    assert_eq!(denied.rulings()[0].limit().unwrap().to_string(), "10/h");
+    assert_eq!(denied.rulings()[0].limit().unwrap().to_string(), "100/h");
 }
 
 #[test]
 fn a_small_limit_leaves_one_unit_to_each_and_a_limit_of_zero_none() {
     for (limit, each) in [("3/h", 1), ("0/h", 0)] {
         let fleet = Fleet::new(10, policy("p", limit));
+        assert_eq!(fleet.ask(0, Verb::Peek, 1).allowed(), each > 0);
         fleet.shared.switch().off();
         assert!((0..10).all(|process| fleet.take(process, 5) == each), "{limit}");
     }
@@ -144,12 +148,18 @@ fn a_small_limit_leaves_one_unit_to_each_and_a_limit_of_zero_none() {
 fn a_cost_above_the_share_waits_for_the_store() {
     let fleet = Fleet::new(4, policy("p", "100/h"));
     fleet.shared.switch().off();
-    let denied = fleet.ask(0, Verb::Check, 50);
-    let ruling = &denied.rulings()[0];
-    assert_eq!((denied.outcome(), ruling.source()), (Outcome::Denied, Source::OnErrorLocal));
-    assert_eq!(ruling.status().retry_after(), Some(SECOND));
+    for cost in [26, 50, 100] {
+        let denied = fleet.ask(0, Verb::Check, cost);
+        let ruling = &denied.rulings()[0];
+        assert_eq!((denied.outcome(), ruling.source()), (Outcome::Denied, Source::OnErrorLocal));
+        assert_eq!(ruling.status().retry_after(), Some(SECOND));
+    }
     let never = fleet.ask(0, Verb::Check, 101);
     assert_eq!((never.rulings()[0].source(), never.rulings()[0].status().retry_after()), (Source::TooCostly, None));
+    // What fits the share waits for the share.
+    assert_eq!(fleet.take(0, 30), 25);
+    let denied = fleet.ask(0, Verb::Check, 1);
+    assert_eq!(denied.rulings()[0].status().retry_after(), Some(144 * SECOND));
     // The limit is the one that the cost is above.
     let limits = [&denied, &never].map(|verdict| verdict.rulings()[0].limit().unwrap().to_string());
     assert_eq!(limits, ["25/h", "100/h"]);
@@ -165,6 +175,29 @@ fn a_refund_of_a_local_charge_is_exact() {
     let refunded = ready(verdict.refund(&fleet.stores[0]));
     assert_eq!(refunded.rulings()[0].status().remaining(), 25);
     assert_eq!(fleet.take(0, 50), 25);
+}
+
+/// A refund in the store gave back what this process had admitted on its own, because the store's charge had found nothing left
+/// to take here: each call that was refunded made room for another in the next outage.
+#[test]
+fn a_refund_in_the_store_gives_nothing_back_of_what_was_admitted_locally() {
+    for &algorithm in Algorithm::ALL {
+        let limit = Limit::parse_with("10/h", Some(algorithm)).unwrap();
+        let fleet = Fleet::new(1, policy("p", "1/h")).limited(&limit);
+        fleet.cut(0);
+        assert_eq!(fleet.take(0, 20), 10);
+        for round in 0..30 {
+            fleet.mend(0);
+            let verdict = fleet.ask(0, Verb::Check, 1);
+            assert!(verdict.allowed());
+            match round % 2 {
+                0 => assert_eq!(ready(verdict.refund(&fleet.stores[0])).rulings()[0].charged(), 0),
+                _ => assert_eq!(fleet.ask(0, Verb::Refund, 1).rulings()[0].refunded(), 1),
+            }
+            fleet.cut(0);
+            assert_eq!(fleet.take(0, 1), 0, "{algorithm}, after {round} refunds");
+        }
+    }
 }
 
 #[derive(Debug, Clone, Copy)]

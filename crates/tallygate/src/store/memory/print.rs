@@ -3,7 +3,7 @@
 //! A key is read as 64-bit words: the lengths of its parts and the beginning of the first, then the rest. One half of
 //! its fingerprint is the upper half of `b + Σ aᵢ·wᵢ` modulo 2^128, with factors drawn at random when the store is
 //! created; the other half has its own factors. For any two different keys, one half is equal with probability 2^-64
-//! (vector multiply-shift is strongly universal), so both are equal with 2^-127: one bit marks shared states.
+//! (vector multiply-shift is strongly universal), so both are equal with 2^-126: two bits mark states of other kinds.
 //! Fingerprints never leave the store, so an attacker can only guess. See `docs/adr/0004`.
 
 use std::hash::{BuildHasher, Hash, Hasher, RandomState};
@@ -61,7 +61,7 @@ impl Factors {
                 add(few(rest));
             }
         }
-        Print { low: mix(upper(low)), high: upper(high) & !Print::SHARED }
+        Print { low: mix(upper(low)), high: upper(high) & !(Print::SHARED | Print::FOLLOWED) }
     }
 }
 
@@ -96,6 +96,8 @@ fn few(bytes: &[u8]) -> u64 {
 impl Print {
     /// The bit that marks a shared state.
     const SHARED: u64 = 1 << 63;
+    /// The bit that marks what a state was charged to follow another store.
+    const FOLLOWED: u64 = 1 << 62;
 
     /// The hash used by a table.
     #[inline(always)]
@@ -120,6 +122,11 @@ impl Print {
             hasher.finish()
         };
         Self { low: half(0), high: half(1) | Self::SHARED }
+    }
+
+    /// The state next to this one, in the same shard, of what it was charged to follow another store.
+    pub(super) fn followed(self) -> Self {
+        Self { high: self.high | Self::FOLLOWED, ..self }
     }
 
     pub(super) fn is_shared(self) -> bool {
@@ -193,6 +200,17 @@ mod tests {
             let reached: HashSet<usize> = (0..500).map(shard).collect();
             assert!(reached.len() >= 58, "only {} of 64 shards, in draw {draw}", reached.len());
         }
+    }
+
+    /// All factors are independent: no half is used twice, and every bit is drawn.
+    #[test]
+    fn factors_have_nothing_in_common() {
+        let Factors { offsets, factors } = Factors::random();
+        let drawn: Vec<u128> = offsets.into_iter().chain(factors.iter().flatten().copied()).collect();
+        let halves: HashSet<u64> = drawn.iter().flat_map(|&factor| [upper(factor), factor as u64]).collect();
+        assert_eq!(halves.len(), 2 * drawn.len());
+        let (all, any) = drawn.iter().fold((u128::MAX, 0), |(all, any), factor| (all & factor, any | factor));
+        assert_eq!((all, any), (0, u128::MAX));
     }
 
     #[test]

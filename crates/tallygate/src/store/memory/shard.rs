@@ -193,6 +193,8 @@ impl Shard {
             Some(state) => decide_known(state, check, now, mode),
             None => step_unknown(table, print, check, now, mode),
         });
+        // By this key, a refund would not find what a shared state was charged, but later perhaps a state of its own.
+        let status = if overflowed { status.with_units(0) } else { status };
         Step { overflowed, shared, ..Step::of(status) }
     }
 

@@ -315,7 +315,7 @@ impl<S: Store> Store for DenyCache<S> {
         let mut given_back = (call.checks().len() > 1).then(|| self.dropping(call));
         let answer = self.store.call(call).await;
         if let Ok(decision) = &answer {
-            if decision.allowed() || !decision.split() {
+            if !decision.split() {
                 given_back.iter_mut().for_each(|dropping| dropping.prints.clear());
             }
             if !decision.allowed() {

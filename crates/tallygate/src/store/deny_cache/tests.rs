@@ -138,12 +138,13 @@ async fn only_whole_denials_of_the_store_are_kept() {
         Decision::new(allowed, vec![status(false), status(true)], source, Timestamp::from_micros(START))
     };
     let denied = decision(false, Source::Store);
-    let failed = denied.clone().with_failures(vec![(1, StoreError::unavailable("down"))]);
+    let failed = |place| denied.clone().with_failures(vec![(place, StoreError::unavailable("down"))]);
     for (verb, answer, kept) in [
         (Verb::Check, denied.clone(), 2),
         (Verb::Peek, denied.clone(), 0),
-        (Verb::Check, denied.into_split(), 0),
-        (Verb::Check, failed, 0),
+        (Verb::Check, denied.clone().into_split(), 0),
+        (Verb::Check, failed(0), 0),
+        (Verb::Check, failed(1), 0),
         (Verb::Check, decision(false, Source::Overflow), 0),
         (Verb::Check, decision(true, Source::Store), 0),
     ] {
@@ -153,5 +154,127 @@ async fn only_whole_denials_of_the_store_are_kept() {
         assert_eq!(call.ask(&caches[0]).await, Ok(answer.clone()));
         assert_eq!(call.ask_now(&caches[1]), Some(Ok(answer.clone())));
         assert_eq!(caches.each_ref().map(DenyCache::len), [kept; 2], "{verb:?} {answer:?}");
+    }
+}
+
+/// A cache and a store on one clock. A check is a subject, a cost, and for how many milliseconds its denial may be repeated.
+struct Scene {
+    clock: ManualClock,
+    cache: DenyCache<MemoryStore>,
+    limit: Limit,
+}
+
+impl Scene {
+    fn new(limit: &str) -> Self {
+        let clock = ManualClock::new(Timestamp::from_micros(START));
+        let store = MemoryStore::builder().clock(clock.clone()).build();
+        let cache = DenyCache::new(store).clock(clock.clone());
+        Self { clock, cache, limit: limit.parse().unwrap() }
+    }
+
+    fn check<'s>(&'s self, (subject, cost, millis): (&'s str, u64, u64)) -> Check<'s> {
+        let check = Check::new(Key::new("p", subject).unwrap(), &self.limit).cost(Cost::new(cost).unwrap());
+        check.within_capacity().with_cache_denials(Some(Duration::from_millis(millis)))
+    }
+
+    fn ask(&self, checks: &[(&str, u64, u64)]) -> Decision {
+        let checks: Vec<Check<'_>> = checks.iter().map(|&one| self.check(one)).collect();
+        Call::of_distinct(Verb::Check, &checks).ask_now(&self.cache).unwrap().unwrap()
+    }
+
+    /// Where the second of two answers comes from.
+    fn repeated(&self, checks: &[(&str, u64, u64)]) -> Source {
+        assert!(!self.ask(checks).allowed());
+        self.ask(checks).source()
+    }
+
+    fn wait(&self, millis: u64) {
+        self.clock.advance(Duration::from_millis(millis));
+    }
+}
+
+#[test]
+fn each_denial_has_its_own_time_and_what_was_allowed_that_of_the_denial() {
+    let scene = Scene::new("1/h");
+    for subject in ["a", "b", "d"] {
+        assert!(scene.ask(&[(subject, 1, 0)]).allowed());
+    }
+    assert_eq!(scene.ask(&[("a", 1, 1), ("b", 1, 3)]).source(), Source::Store);
+    assert_eq!(scene.ask(&[("a", 1, 1), ("free", 1, 9)]).source(), Source::Store, "what is left is not known");
+    assert_eq!(scene.ask(&[("a", 1, 1), ("free", 1, 9)]).source(), Source::DenyCache);
+    scene.wait(1);
+    assert_eq!(scene.ask(&[("b", 1, 3)]).source(), Source::DenyCache);
+    assert_eq!(scene.ask(&[("a", 1, 1)]).source(), Source::Store);
+    assert_eq!(scene.ask(&[("d", 1, 9)]).source(), Source::Store);
+    assert_eq!(scene.ask(&[("d", 1, 9), ("free", 1, 9)]).source(), Source::Store, "it was known next to `a` only");
+}
+
+#[test]
+fn what_may_not_be_repeated_denies_nothing() {
+    let scene = Scene::new("1/h");
+    assert!(scene.ask(&[("a", 1, 0)]).allowed() && scene.ask(&[("b", 1, 0)]).allowed());
+    assert!(!scene.ask(&[("a", 1, 0), ("free", 1, 9)]).allowed());
+    assert!(scene.cache.is_empty());
+    // Each is known now, next to a denial that may be repeated.
+    assert_eq!(scene.repeated(&[("a", 1, 0), ("b", 1, 9)]), Source::DenyCache);
+    assert_eq!(scene.repeated(&[("b", 1, 9), ("free", 1, 9)]), Source::DenyCache);
+    assert_eq!(scene.repeated(&[("a", 1, 0), ("free", 1, 9)]), Source::Store);
+}
+
+#[test]
+fn what_was_allowed_is_known_for_its_cost_only() {
+    let scene = Scene::new("3/h");
+    assert!(scene.ask(&[("a", 3, 0)]).allowed());
+    assert_eq!(scene.repeated(&[("a", 1, 9), ("free", 2, 9)]), Source::DenyCache);
+    for cost in [1, 3] {
+        assert_eq!(scene.ask(&[("a", 1, 9), ("free", cost, 9)]).source(), Source::Store, "{cost}");
+    }
+}
+
+/// A cost that never fits says nothing about the largest that does.
+#[test]
+fn a_cost_above_the_capacity_is_known_by_itself() {
+    let scene = Scene::new("3/h");
+    assert_eq!(scene.repeated(&[("a", 4, 9)]), Source::DenyCache);
+    assert!(scene.ask(&[("a", 3, 9)]).allowed());
+}
+
+#[test]
+fn a_call_is_not_repeated_if_one_of_its_checks_drains() {
+    let scene = Scene::new("1/h");
+    assert!(scene.ask(&[("a", 1, 0)]).allowed() && scene.ask(&[("b", 1, 0)]).allowed());
+    let drains = scene.check(("a", 1, 9)).with_excess(crate::policy::Excess::Drain);
+    for checks in [[drains, scene.check(("b", 1, 9))], [scene.check(("b", 1, 9)), drains]] {
+        let ask = || Call::of_distinct(Verb::Check, &checks).ask_now(&scene.cache).unwrap().unwrap().source();
+        assert_eq!([ask(), ask()], [Source::Store; 2]);
+    }
+}
+
+/// Its refunds take effect and are never answered.
+struct Unanswered(MemoryStore);
+
+impl Store for Unanswered {
+    async fn call(&self, call: &Call<'_>) -> Result<Decision, StoreError> {
+        let answer = self.0.call(call).await;
+        if call.verb() == Verb::Refund { std::future::pending().await } else { answer }
+    }
+}
+
+#[tokio::test]
+async fn a_refund_drops_the_denial_before_it_is_answered() {
+    let cache = DenyCache::new(Unanswered(MemoryStore::new())).at_most(Duration::from_secs(60));
+    let limit = limit();
+    let checks = [check("a", &limit)];
+    for source in [Source::Store, Source::Store, Source::DenyCache] {
+        let answer = Call::new(Verb::Check, &checks).unwrap().ask(&cache).await.unwrap();
+        assert_eq!(answer.source(), source);
+    }
+    let refund = Call::new(Verb::Refund, &checks).unwrap();
+    tokio::select! {
+        biased;
+        _ = refund.ask(&cache) => panic!("it is never answered"),
+        answer = async { Call::new(Verb::Check, &checks).unwrap().ask(&cache).await.unwrap() } => {
+            assert!(answer.allowed());
+        }
     }
 }

@@ -253,6 +253,36 @@ fn a_quota_that_denies_on_error_keeps_the_others_uncharged() {
     }
 }
 
+/// The other descriptor of the same quota counted as one that still fits.
+#[test]
+fn a_quota_of_two_descriptors_that_denies_on_error_keeps_the_others_uncharged() {
+    let quota = policy("quota", "9/h").with_mode(Mode::Quota).with_on_error(OnError::Deny);
+    let scene = Scene::of(vec![quota, policy("local", "9/h")]);
+    scene.switch_off();
+    let twice = [(); 2].map(|()| Ask::check(Descriptor::new(), Cost::ONE));
+    let denied = scene.ask_all(&twice);
+    assert_eq!(denied.outcome(), Outcome::Unavailable);
+    assert!(denied.rulings().iter().all(|ruling| ruling.charged() == 0), "{denied:?}");
+}
+
+#[test]
+fn a_refund_that_fails_gives_nothing_back_and_denies_nothing() {
+    for on_error in [OnError::Allow, OnError::Deny, OnError::Local] {
+        for late in [false, true] {
+            let scene = Scene::of(vec![policy("p", "9/h").with_on_error(on_error)]);
+            if late {
+                scene.overload()
+            } else {
+                scene.switch_off()
+            }
+            let verdict = scene.ask(Verb::Refund, 3);
+            assert!(verdict.allowed() && verdict.store_error().is_some());
+            let ruling = &verdict.rulings()[0];
+            assert_eq!((ruling.source(), ruling.refunded()), (Source::OnErrorAllow, 0), "{on_error:?}");
+        }
+    }
+}
+
 /// A cost that no limit could hold was allowed on error, if the same subject was asked about before it with a small one.
 #[test]
 fn a_cost_above_the_capacity_is_denied_on_error_whatever_stands_before_it() {
@@ -283,6 +313,25 @@ fn near_is_reported_above_the_threshold() {
     let scene = Scene::of(vec![policy("p", "10/h").with_near(80)]);
     let near: Vec<bool> = (0..10).map(|_| scene.take(1).rulings()[0].near()).collect();
     assert_eq!(near, [false, false, false, false, false, false, false, false, true, true]);
+    let denied = scene.take(1);
+    assert!(!denied.allowed() && !denied.rulings()[0].near());
+    let unlimited = Scene::of(vec![Policy::unlimited("p", "d").unwrap().with_near(0)]);
+    assert!(!unlimited.take(1).rulings()[0].near());
+    let many = Scene::of(vec![policy("p", "1000/h").with_near(80)]);
+    assert_eq!([800, 1].map(|cost| many.take(cost).rulings()[0].near()), [false, true]);
+}
+
+#[test]
+fn a_verdict_names_its_descriptors_its_instant_and_what_binds() {
+    let free = Policy::unlimited("free", "d").unwrap();
+    let scene = Scene::with_rules(vec![(free, Rule::new()), (policy("p", "9/h"), Rule::new().partition("user"))]);
+    let asks = ["a", "b"].map(|user| Ask::check(Descriptor::new().with("user", user), Cost::ONE));
+    let verdict = scene.ask_all(&asks);
+    assert_eq!(verdict.rulings().iter().map(Ruling::descriptor).collect::<Vec<_>>(), [0, 1, 0, 1]);
+    assert_eq!(verdict.binding().unwrap().policy().name(), "p");
+    assert_eq!((verdict.decided_at(), verdict.split()), (Some(Timestamp::from_micros(1_000_000_000)), false));
+    let unlimited = scene.ask_all(&[Ask::check(Descriptor::new(), Cost::ONE)]);
+    assert!(unlimited.binding().is_none() && unlimited.decided_at().is_none() && !unlimited.split());
 }
 
 #[test]

@@ -197,19 +197,18 @@ impl Evaluation {
 impl Verdict {
     /// Sends everything that gives back to the store at once: if the caller is gone, none of it is left undone.
     async fn give_back<S: Store>(&mut self, stores: &Stores<S>, deadline: Option<Instant>) {
+        let mut steps = Vec::new();
         for &verb in Verb::ALL.iter().filter(|verb| verb.effect() == Effect::GivesBack) {
             let members = self.members(|ruling| ruling.action.verb == verb, 0);
             let step = |members: &[usize]| Step { verb, members: Few::Many(members.to_vec()), denied: false };
-            let steps: Vec<Step> = members.chunks(Call::MAX_CHECKS).map(step).collect();
-            let checks: Vec<Few<Check<'_>>> = steps.iter().map(|step| self.checks(step)).collect();
-            let calls: Vec<Call<'_>> =
-                checks.iter().map(|checks| Call::of_distinct(verb, checks).by(deadline)).collect();
-            let answers = Call::ask_all(&calls, &stores.shared).await;
-            drop(calls);
-            drop(checks);
-            for (step, answer) in steps.iter().zip(answers) {
-                self.record(step, answer, &stores.local, true);
-            }
+            steps.extend(members.chunks(Call::MAX_CHECKS).map(step));
+        }
+        let checks: Vec<Few<Check<'_>>> = steps.iter().map(|step| self.checks(step)).collect();
+        let calls = steps.iter().zip(&checks).map(|(step, checks)| Call::of_distinct(step.verb, checks).by(deadline));
+        let calls: Vec<Call<'_>> = calls.collect();
+        let answers = Call::ask_all(&calls, &stores.shared).await;
+        for (step, answer) in steps.iter().zip(answers) {
+            self.record(step, answer, &stores.local, true);
         }
     }
 
@@ -301,8 +300,7 @@ impl Verdict {
                     let failed = |(at, &member)| Some((member, decision.failure(at)?));
                     let (members, errors): (Vec<usize>, Vec<_>) =
                         step.members.iter().enumerate().filter_map(failed).unzip();
-                    let denied = step.denied || !decision.allowed();
-                    self.fall_back(&Step { verb: step.verb, members: Few::Many(members), denied }, &errors, local);
+                    self.fall_back(&Step { members: Few::Many(members), ..*step }, &errors, local);
                 }
             }
             Err(error) => self.fall_back(step, &vec![&error; step.members.len()], local),

@@ -42,7 +42,7 @@ impl Verdict {
         }
         // What is denied already, whether by a limit or by all quotas, takes nothing from a share.
         self.spread(step);
-        let denied = step.denied || self.denied();
+        let denied = self.denied();
         let shares: Vec<Option<Limit>> = locals.iter().map(|&member| local.share_of(&self.rulings[member])).collect();
         let step = Step { verb: step.verb, members: Few::Many(locals), denied };
         let checks = self.checks(&step);
@@ -50,7 +50,6 @@ impl Verdict {
         let shared = shared.map(|(check, share)| check.under(share.as_ref().unwrap_or(check.limit)).within_capacity());
         let checks: Vec<Check<'_>> = shared.collect();
         let answer = Call::of_distinct(step.verb, &checks).denied(denied).ask_now(&*local.store);
-        drop(checks);
         let Some(Ok(decision)) = answer else { return };
         for ((&member, status), share) in step.members.iter().zip(decision.statuses()).zip(shares) {
             let cost = self.cost(step.verb, member);
@@ -85,7 +84,6 @@ impl Verdict {
         }
         let receipts = self.receipts(&places);
         let given = Call::of_distinct(Verb::Refund, &receipts).by(deadline).ask(&stores.shared).await;
-        drop(receipts);
         for (&at, status) in given.iter().flat_map(|given| places.iter().zip(given.statuses())) {
             stores.local.follow_refund(&self.rulings[at], status.units());
         }

@@ -235,6 +235,20 @@ mod tests {
         );
     }
 
+    #[test]
+    fn an_override_applies_where_every_condition_is_met_and_is_explained() {
+        let conditions = [("plan", "pro"), ("user", "1")].map(|(key, value)| (key.to_owned(), Want::one_of([value])));
+        let rules = rules(Rule::new().partition("user").override_unlimited(conditions.to_vec()));
+        let other = Descriptor::new().with("user", "2").with("plan", "pro");
+        let found = rules.find(&[&user("1"), &other]);
+        assert_eq!([&found[0].limit, &found[1].limit], [&CallerLimit::Unlimited, &CallerLimit::OfPolicy]);
+        let reasons = rules.explain(&[&user("1"), &other]);
+        assert_eq!(
+            [reasons[0].because.as_str(), reasons[1].because.as_str()],
+            ["all conditions match; it counts user=1; an override applies", "all conditions match; it counts user=2"]
+        );
+    }
+
     proptest! {
         /// The decision and its explanation agree.
         #[test]

@@ -219,6 +219,17 @@ mod tests {
         assert!(a != b && b != c && a != c);
     }
 
+    #[test]
+    fn a_subject_is_escaped_and_a_long_one_is_a_digest() {
+        assert_eq!(Subject::new([]).as_str(), "all");
+        assert_eq!(Subject::new([(r"a\b", "c=d,"), ("e", "")]).as_str(), r"a\\b=c\=d\,,e=");
+        let of_length = |length: usize| Subject::new([("k", "v".repeat(length - 2).as_str())]);
+        assert!(of_length(512).as_str().ends_with("vvv"));
+        let long = of_length(513).to_string();
+        assert!(long.starts_with('#') && long.len() == 1 + 64, "{long}");
+        assert_ne!(long, of_length(514).to_string());
+    }
+
     proptest! {
         #[test]
         fn different_entries_make_different_subjects(one in entries(), other in entries()) {

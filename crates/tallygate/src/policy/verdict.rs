@@ -97,7 +97,7 @@ impl Verdict {
         let outcome = self.outcome();
         let binds = |ruling: &&Ruling| match outcome {
             // A used-up quota binds only if the call is denied.
-            Outcome::Allowed => ruling.mode() != Mode::Quota || ruling.status.allowed(),
+            Outcome::Allowed => ruling.status.allowed(),
             // The wait of a policy that could not be evaluated is unknown.
             Outcome::Denied => !ruling.source.is_unavailable(),
             Outcome::Unavailable => true,
@@ -116,8 +116,6 @@ impl Verdict {
         let receipts: Vec<_> = chunks.iter().map(|places| self.receipts(places)).collect();
         let calls: Vec<_> = receipts.iter().map(|receipts| Call::of_distinct(Verb::Refund, receipts)).collect();
         let answers = Call::ask_all(&calls, &stores.shared).await;
-        drop(calls);
-        drop(receipts);
         for (places, given) in chunks.into_iter().zip(answers) {
             for (&at, status) in given.iter().flat_map(|given| places.iter().zip(given.statuses())) {
                 stores.local.follow_refund(&self.rulings[at], status.units());
@@ -137,9 +135,7 @@ impl Verdict {
     fn refund_now_from<S: Store>(&mut self, places: &[usize], store: &S) -> bool {
         for places in places.chunks(Call::MAX_CHECKS) {
             let receipts = self.receipts(places);
-            let given = Call::of_distinct(Verb::Refund, &receipts).ask_now(store);
-            drop(receipts);
-            let Some(given) = given else { return false };
+            let Some(given) = Call::of_distinct(Verb::Refund, &receipts).ask_now(store) else { return false };
             self.refunded(places, given);
         }
         true

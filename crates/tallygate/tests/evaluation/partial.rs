@@ -4,19 +4,20 @@ use std::sync::Mutex;
 use std::time::Instant;
 
 use super::*;
+use tallygate::call::Effect;
 use tallygate::{Check, Decision, Status, Store, StoreError};
 
 /// Fails for the checks of some policies. Remembers the deadlines of refunds, which may be left to wait for ever.
 struct Partial {
     store: MemoryStore,
-    fails: Vec<(&'static str, StoreError)>,
+    fails: Mutex<Vec<(&'static str, StoreError)>>,
     refunds_wait: bool,
     refunds: Mutex<Vec<Option<Instant>>>,
 }
 
 impl Store for Partial {
     async fn call(&self, call: &Call<'_>) -> Result<Decision, StoreError> {
-        if call.verb() == Verb::Refund {
+        if call.verb().effect() == Effect::GivesBack {
             self.refunds.lock().unwrap().push(call.deadline());
             let answer = self.store.call(call).await;
             if self.refunds_wait {
@@ -25,8 +26,9 @@ impl Store for Partial {
             return answer;
         }
         assert!(call.takes_partial_answers(), "an evaluation knows what to do about the others");
+        let fails = self.fails.lock().unwrap().clone();
         let error = |check: &Check<'_>| {
-            let found = self.fails.iter().find(|(policy, _)| check.key.policy().ends_with(policy));
+            let found = fails.iter().find(|(policy, _)| check.key.policy().ends_with(policy));
             found.map(|(_, error)| error.clone())
         };
         let failures =
@@ -51,6 +53,7 @@ impl Store for Partial {
 
 fn stores(fails: Vec<(&'static str, StoreError)>, refunds_wait: bool) -> Stores<Partial> {
     let store = |now| MemoryStore::builder().clock(ManualClock::new(Timestamp::from_micros(now))).build();
+    let fails = Mutex::new(fails);
     let partial = Partial { store: store(1_000_000_000), fails, refunds_wait, refunds: Mutex::default() };
     Stores::new(partial).with_local(Arc::new(store(5_000_000)))
 }
@@ -60,8 +63,23 @@ fn down() -> StoreError {
 }
 
 fn decide(policies: &[&Policy], verb: Verb, stores: &Stores<Partial>, deadline: Option<Instant>) -> Verdict {
+    decide_for(1, policies, verb, stores, deadline)
+}
+
+fn decide_for(
+    cost: u64,
+    policies: &[&Policy],
+    verb: Verb,
+    stores: &Stores<Partial>,
+    deadline: Option<Instant>,
+) -> Verdict {
     let found = policies.iter().map(|&policy| Match::new(Arc::new(policy.clone()), 0, Subject::new([])));
-    ready(Evaluation::new(found, Action::new(verb, Cost::ONE)).decide(stores, deadline))
+    ready(Evaluation::new(found, Action::new(verb, Cost::new(cost).unwrap())).decide(stores, deadline))
+}
+
+fn left(policies: &[&Policy], stores: &Stores<Partial>) -> Vec<u64> {
+    let verdict = decide(policies, Verb::Peek, stores, None);
+    verdict.rulings().iter().map(|ruling| ruling.status().remaining()).collect()
 }
 
 /// The share of a policy denied what a healthy shard had charged, and the caller waited for the refund beyond its deadline.
@@ -72,9 +90,38 @@ fn nobody_waits_beyond_the_deadline_for_units_that_are_given_back() {
     let stores = stores(vec![("failed", down())], false);
     let deadline = Some(Instant::now() + Duration::from_secs(1));
     assert!(decide(&[&healthy, &failed], Verb::Check, &stores, deadline).allowed());
-    assert!(!decide(&[&healthy, &failed], Verb::Check, &stores, deadline).allowed(), "the share is used up");
+    let denied = decide(&[&healthy, &failed], Verb::Check, &stores, deadline);
+    assert!(!denied.allowed(), "the share is used up");
+    assert_eq!(denied.rulings()[0].charged(), 0);
     assert_eq!(*stores.shared().refunds.lock().unwrap(), [deadline]);
-    assert_eq!(decide(&[&healthy], Verb::Peek, &stores, None).rulings()[0].status().remaining(), 8);
+    assert_eq!(left(&[&healthy], &stores), [8]);
+}
+
+/// What one store gives back is followed by the other, and what was not charged there is not given back.
+#[test]
+fn only_what_the_store_has_charged_is_given_back() {
+    let full = policy("full", "1/h").with_mode(Mode::Shadow);
+    let (healthy, drains) = (policy("healthy", "9/h"), policy("drains", "3/h").with_excess(Excess::Drain));
+    let (policies, stores) = ([&full, &healthy, &drains], stores(vec![], false));
+    assert!(decide(&policies, Verb::Check, &stores, None).allowed());
+    assert_eq!(left(&policies, &stores), [0, 8, 2]);
+    *stores.shared().fails.lock().unwrap() = vec![("drains", down())];
+    // The shadow has nothing left to charge, the share of the third less than is asked for: it is taken, and the call denied.
+    let denied = decide_for(3, &policies, Verb::Check, &stores, None);
+    assert_eq!(denied.rulings().iter().map(Ruling::charged).collect::<Vec<_>>(), [0, 0, 2]);
+    *stores.shared().fails.lock().unwrap() = vec![];
+    assert_eq!(left(&policies, &stores), [0, 8, 2]);
+    *stores.shared().fails.lock().unwrap() = vec![("full", down()), ("healthy", down()), ("drains", down())];
+    assert_eq!(left(&policies, &stores), [0, 8, 0]);
+}
+
+/// A healthy shard allowed the call, and was said to bind it.
+#[test]
+fn what_denies_on_error_binds_next_to_what_is_allowed() {
+    let (healthy, failed) = (policy("healthy", "9/h"), policy("failed", "9/h").with_on_error(OnError::Deny));
+    let verdict = decide(&[&healthy, &failed], Verb::Check, &stores(vec![("failed", down())], false), None);
+    assert_eq!(verdict.outcome(), Outcome::Unavailable);
+    assert_eq!(verdict.binding().unwrap().policy().name(), "failed");
 }
 
 /// What the local store had charged stayed charged if the caller left while the shared one was asked.
@@ -89,9 +136,7 @@ fn a_dropped_refund_gives_back_what_was_charged_locally() {
         let mut refund = pin!(verdict.refund(&stores));
         assert!(refund.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
     }
-    let left = decide(&[&healthy, &failed], Verb::Peek, &stores, None);
-    let left: Vec<u64> = left.rulings().iter().map(|ruling| ruling.status().remaining()).collect();
-    assert_eq!(left, [9, 2]);
+    assert_eq!(left(&[&healthy, &failed], &stores), [9, 2]);
 }
 
 /// Those that did not fit into the first call were begun only after its answer, which a caller need not wait for.
@@ -99,17 +144,34 @@ fn a_dropped_refund_gives_back_what_was_charged_locally() {
 fn the_first_poll_begins_everything_that_is_given_back() {
     let shadows: Vec<Policy> = (0..40).map(|at| policy(&format!("p{at}"), "9/h").with_mode(Mode::Shadow)).collect();
     let (shadows, stores): (Vec<&Policy>, _) = (shadows.iter().collect(), stores(vec![], true));
-    let left = |verb| -> Vec<u64> {
-        let verdict = decide(&shadows, verb, &stores, None);
-        verdict.rulings().iter().map(|ruling| ruling.status().remaining()).collect()
-    };
-    assert_eq!(left(Verb::Check), [8; 40]);
+    decide(&shadows, Verb::Check, &stores, None);
+    assert_eq!(left(&shadows, &stores), [8; 40]);
     {
         let found = shadows.iter().map(|&policy| Match::new(Arc::new(policy.clone()), 0, Subject::new([])));
         let mut refund = pin!(Evaluation::new(found, Action::new(Verb::Refund, Cost::ONE)).decide(&stores, None));
         assert!(refund.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
     }
-    assert_eq!(left(Verb::Peek), [9; 40]);
+    assert_eq!(left(&shadows, &stores), [9; 40]);
+}
+
+/// The reset was begun only after the answer to the refund.
+#[test]
+fn the_first_poll_begins_refunds_and_resets() {
+    let (refunded, reset) = (policy("refunded", "9/h"), policy("reset", "9/h"));
+    let stores = stores(vec![], true);
+    decide(&[&refunded, &reset], Verb::Check, &stores, None);
+    assert_eq!(left(&[&refunded, &reset], &stores), [8, 8]);
+    {
+        let by = |name: &str| Descriptor::new().with("by", name);
+        let rule = |name: &str| Rule::new().when("by", Want::one_of([name]));
+        let policies = [&refunded, &reset].map(|policy| (policy.clone(), rule(policy.name())));
+        let domain = Domain::new("d", policies).unwrap();
+        let asks = [(Verb::Refund, "refunded"), (Verb::Reset, "reset")];
+        let asks = asks.map(|(verb, name)| Ask::new(by(name), Action::new(verb, Cost::ONE)));
+        let mut given = pin!(domain.evaluate(&asks).decide(&stores, None));
+        assert!(given.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+    }
+    assert_eq!(left(&[&refunded, &reset], &stores), [9, 9]);
 }
 
 /// What a denied call takes on purpose is not given back because something else could not be decided.
@@ -118,14 +180,11 @@ fn what_was_drained_stays_drained_next_to_a_shard_that_is_down() {
     let drains = policy("drains", "3/h").with_excess(Excess::Drain);
     let failed = policy("failed", "9/h").with_on_error(OnError::Allow);
     let stores = stores(vec![("failed", down())], false);
-    let take = || {
-        let found = [&drains, &failed].map(|policy| Match::new(Arc::new(policy.clone()), 0, Subject::new([])));
-        ready(Evaluation::new(found, Action::new(Verb::Check, Cost::new(2).unwrap())).decide(&stores, None))
-    };
+    let take = || decide_for(2, &[&drains, &failed], Verb::Check, &stores, None);
     assert!(take().allowed());
     let denied = take();
     assert_eq!((denied.allowed(), denied.rulings()[0].charged()), (false, 1));
-    assert_eq!(decide(&[&drains], Verb::Peek, &stores, None).rulings()[0].status().remaining(), 0);
+    assert_eq!(left(&[&drains], &stores), [0]);
     assert!(stores.shared().refunds.lock().unwrap().is_empty());
 }
 

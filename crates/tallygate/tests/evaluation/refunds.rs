@@ -13,6 +13,23 @@ fn after_a_complete_refund_there_is_no_wait() {
     }
 }
 
+/// Only what was charged is given back, and other questions about the same state keep their answers.
+#[test]
+fn a_refund_changes_only_the_rulings_that_were_charged() {
+    let full = policy("full", "1/h").with_mode(Mode::Shadow);
+    let scene = Scene::of(vec![full, policy("p", "9/h")]);
+    scene.take(1);
+    let look = Ask::new(Descriptor::new(), Action::new(Verb::Peek, Cost::ONE));
+    let charged = scene.ask_all(&[Ask::check(Descriptor::new(), Cost::new(2).unwrap()), look]);
+    let of = |verdict: &Verdict| -> Vec<(u64, u64)> {
+        verdict.rulings().iter().map(|ruling| (ruling.charged(), ruling.status().remaining())).collect()
+    };
+    assert_eq!(of(&charged), [(0, 0), (0, 0), (2, 6), (0, 8)]);
+    let after = ready(charged.refund(&scene.stores));
+    assert_eq!(of(&after), [(0, 0), (0, 0), (0, 8), (0, 8)]);
+    assert_eq!(scene.remaining(), [0, 8]);
+}
+
 /// What the local store had charged in one window, while the store was unreachable, was given back to the next.
 #[test]
 fn a_local_charge_is_not_given_back_to_another_window() {

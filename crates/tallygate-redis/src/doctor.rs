@@ -125,10 +125,18 @@ impl Doctor {
         diagnosis
     }
 
-    /// What a running server watches: `INFO`, `TIME` and `CLUSTER INFO` of each master, a few milliseconds in all. Sends no
-    /// `CONFIG`, and nothing again that the user may not run.
+    /// What a running server watches: `INFO`, `TIME` and `CLUSTER INFO` of each master, and every script on a key of its own; a few
+    /// milliseconds in all. Sends no `CONFIG`, and nothing again that the user may not run.
     pub async fn watch(&self) -> Diagnosis {
         let (mut diagnosis, nodes) = self.facts(false).await;
+        // Who cannot connect a store cannot charge one either, which is reported as such.
+        if let Ok(store) = self.store().await {
+            for node in &nodes {
+                if let Some(subject) = self.subject_of(node).await {
+                    diagnosis.add(&node.address().to_string(), trial::refused_script(&store, &subject).await);
+                }
+            }
+        }
         let mut spread = Vec::new();
         for node in &nodes {
             let address = node.address().to_string();

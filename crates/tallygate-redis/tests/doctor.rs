@@ -290,3 +290,20 @@ async fn nonsense_from_a_server_is_no_panic() {
         assert!(diagnosis.worst() != Severity::Ok, "{diagnosis:#?}");
     }
 }
+
+/// A server charges a fixed window to see whether charges are refused, which needs fewer commands than a log.
+#[tokio::test]
+async fn a_command_that_only_some_scripts_need_is_watched() {
+    let server = Server::redis().acl("user app on >pw ~* &* +@all").start();
+    let doctor = Doctor::connect(&server.url_as("app", "pw"), "tallygate", DEADLINE).await.unwrap();
+    let refused = async || {
+        let seen = doctor.watch().await.findings.into_iter().filter(|finding| finding.check == Check::Permissions);
+        seen.map(|finding| (finding.severity, finding.remedy)).collect::<Vec<_>>()
+    };
+    assert_eq!(refused().await, []);
+    server.command(&["ACL", "SETUSER", "app", "-zadd"]).ok();
+    let found = refused().await;
+    assert!(matches!(&found[..], [(Severity::Problem, remedy)] if remedy.contains("+zadd")), "{found:?}");
+    server.command(&["ACL", "SETUSER", "app", "+zadd"]).ok();
+    assert_eq!(refused().await, []);
+}

@@ -70,21 +70,31 @@ impl Reloader {
         self.files.lock().await.in_force.iter().map(|(name, _)| name.clone()).collect()
     }
 
-    /// Reloads policies and certificates.
-    pub(crate) async fn reload(&self) -> Reloaded {
-        let texts = self.path.as_deref().map(tallygate_config::read);
-        self.take(texts).await
+    /// Reloads policies and certificates. Once begun it ends, also if nobody waits for it any more.
+    pub(crate) async fn reload(self: &Arc<Self>) -> Reloaded {
+        let reloader = Arc::clone(self);
+        let reload = tokio::spawn(async move {
+            let mut files = reloader.files.lock().await;
+            let texts = reloader.read().await;
+            reloader.take(&mut files, texts).await
+        });
+        reload.await.unwrap_or_else(|_| Err("the reload ended because of a bug: please report it".to_owned()))
+    }
+
+    /// The files as they are now; `None` for the built-in policies. A file system may take its time.
+    async fn read(&self) -> Option<Result<Texts, Findings>> {
+        let path = self.path.clone()?;
+        spawn_blocking(move || tallygate_config::read(&path)).await.ok()
     }
 
     /// Puts `texts` into force, if they are valid, and the certificates into use, if they are.
-    async fn take(&self, texts: Option<Result<Texts, Findings>>) -> Reloaded {
-        let mut files = self.files.lock().await;
+    async fn take(&self, files: &mut Files, texts: Option<Result<Texts, Findings>>) -> Reloaded {
         (self.on_event)(Event::Reloading);
         if let Some(texts) = &texts {
             files.tried.clone_from(texts);
         }
         files.certificates = self.reload_certificates();
-        let policies = self.reload_policies(&mut files, texts).await;
+        let policies = self.reload_policies(files, texts).await;
         let counters = &self.app.reloads;
         let counter = match (&policies, &files.certificates) {
             (Ok(Some(_)), _) => &counters.applied,
@@ -156,8 +166,7 @@ impl Reloader {
 
     /// Whether another attempt may end otherwise than the last. Valid certificates are read again on request only; refused
     /// ones are tried until they are valid.
-    async fn is_due(&self, now: Option<&Result<Texts, Findings>>) -> bool {
-        let files = self.files.lock().await;
+    fn is_due(&self, files: &Files, now: Option<&Result<Texts, Findings>>) -> bool {
         now.is_some_and(|now| files.tried != *now)
             || (files.certificates.is_err() && self.reload_certificates() != files.certificates)
     }
@@ -176,13 +185,54 @@ impl Reloader {
                     let _ = self.reload().await;
                 }
                 _ = ticks.tick() => {
-                    let now = self.path.as_deref().map(tallygate_config::read);
-                    if self.is_due(now.as_ref()).await && moment_ago.as_ref() == Some(&now) {
-                        let _ = self.take(now.clone()).await;
+                    // What is read is put into force before anybody else reads again.
+                    let mut files = self.files.lock().await;
+                    let now = self.read().await;
+                    if self.is_due(&files, now.as_ref()) && moment_ago.as_ref() == Some(&now) {
+                        let _ = self.take(&mut files, now.clone()).await;
                     }
                     moment_ago = Some(now);
                 }
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::pin::pin;
+    use std::task::{Context, Waker};
+
+    use super::*;
+
+    /// A caller that left while the policies were parsed left the old ones in force, and the watch took the files for tried.
+    #[tokio::test]
+    async fn a_reload_ends_without_the_caller_that_asked_for_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("policies.yaml");
+        let write = |amount: u32| {
+            let text = format!("policies:\n  - {{name: p, domain: d, partition: [user], limit: {amount}/min}}\n");
+            std::fs::write(&path, text).unwrap();
+            tallygate_config::read(&path).unwrap()
+        };
+        let texts = write(1);
+        let policies = Config::from_texts(&texts).unwrap().policies;
+        let app = App::new(tallygate::MemoryStore::new().into(), policies, &crate::Settings::default());
+        let (ended, mut ends) = tokio::sync::mpsc::unbounded_channel();
+        let on_event = Arc::new(move |event: Event<'_>| {
+            if let Event::Reloaded(outcome) = event {
+                ended.send(outcome.is_ok()).unwrap();
+            }
+        });
+        let reloader = Arc::new(Reloader::new(Arc::clone(&app), Some(path.clone()), texts, None, on_event));
+        write(2);
+        {
+            let mut reload = pin!(reloader.reload());
+            assert!(reload.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+        }
+        assert_eq!(tokio::time::timeout(Duration::from_secs(60), ends.recv()).await.unwrap(), Some(true));
+        let loaded = app.policies.load();
+        let limit = loaded.set.domains()[0].policies()[0].limit().unwrap().to_string();
+        assert_eq!(limit, "2/min");
     }
 }

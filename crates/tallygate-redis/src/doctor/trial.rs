@@ -69,18 +69,28 @@ pub(super) fn judge_charge(result: &Result<(), StoreError>) -> Finding {
     }
 }
 
-/// Every verb of every algorithm, and counters.
+/// Whether every script may run.
 pub(super) async fn permissions(store: &RedisStore, subject: &str) -> Finding {
-    let check = DoctorCheck::Permissions;
+    match first_failure(store, subject).await {
+        Some((what, error)) => not_run(what, &error),
+        None => Finding::ok(DoctorCheck::Permissions, "every script ran, writes included"),
+    }
+}
+
+/// What a server that answers refuses to run.
+pub(super) async fn refused_script(store: &RedisStore, subject: &str) -> Option<Finding> {
+    let (what, error) = first_failure(store, subject).await?;
+    is_refusal(&error).then(|| not_run(what, &error))
+}
+
+/// Tries every verb of every algorithm, and counters.
+async fn first_failure(store: &RedisStore, subject: &str) -> Option<(&'static str, StoreError)> {
     for algorithm in Algorithm::ALL {
         if let Err(error) = every_verb(store, subject, *algorithm).await {
-            return not_run(algorithm.name(), &error);
+            return Some((algorithm.name(), error));
         }
     }
-    if let Err(error) = count(store, subject).await {
-        return not_run("counters", &error);
-    }
-    Finding::ok(check, "every script ran, writes included")
+    count(store, subject).await.err().map(|error| ("counters", error))
 }
 
 pub(super) fn not_run(what: &str, error: &StoreError) -> Finding {

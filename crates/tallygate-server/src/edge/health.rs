@@ -26,10 +26,11 @@ pub(crate) async fn readyz(State(app): State<Arc<App>>, RawQuery(query): RawQuer
         Some("optional") => app.staying(),
         Some(_) => return Err(Problem::new(ProblemCode::InvalidParameter, "`store` can only be `optional`.").into()),
     };
+    let served = app.store().served();
     Ok(match ready {
-        Ok(()) => ok(&json!({"status": "ready", "store_served": app.store().served()})),
+        Ok(()) => ok(&json!({"status": "ready", "store_served": served})),
         Err(why) => {
-            let body = json!({"status": "not ready", "reason": why});
+            let body = json!({"status": "not ready", "reason": why, "store_served": served});
             json_response(StatusCode::SERVICE_UNAVAILABLE, &body)
         }
     })

@@ -47,7 +47,7 @@ pub struct Refusing {
 
 impl StoreWatch {
     /// The checks that a server watches.
-    pub const CHECKS: [DoctorCheck; 12] = [
+    pub const CHECKS: [DoctorCheck; 13] = [
         DoctorCheck::Reachable,
         DoctorCheck::Version,
         DoctorCheck::EvictionPolicy,
@@ -59,6 +59,7 @@ impl StoreWatch {
         DoctorCheck::ClockSpread,
         DoctorCheck::ClockJump,
         DoctorCheck::Charge,
+        DoctorCheck::Permissions,
         DoctorCheck::Cluster,
     ];
     /// The severities that are counted.

@@ -4,8 +4,8 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 use tallygate_server::store::StoreSpec;
-use tallygate_testkit::Server;
 use tallygate_testkit::http::request;
+use tallygate_testkit::{Cluster, Flavour, Server};
 
 use crate::support::served::{Served, body, until};
 
@@ -99,4 +99,47 @@ fn a_wrong_password_at_the_start_is_no_reason_not_to_start() {
     until("the reason", || reason().contains("password is wrong"));
     assert!(!reason().contains("wrong@"), "{}", reason());
     assert_eq!(server.metric("tallygate_store_up"), Some(0.0));
+}
+
+fn readiness(server: &Served) -> (u16, serde_json::Value) {
+    let answer = request(server.http, "GET", "/readyz", &[], b"");
+    (answer.status, body(&answer))
+}
+
+/// A probe that only reads said that all was well.
+#[test]
+fn a_store_that_refuses_charges_is_not_ready_and_says_why() {
+    let redis = Server::redis().acl("user app on >pw ~* &* +@all").start();
+    let server = served(&redis.url_as("app", "pw"));
+    until("the store", || ready(&server));
+    assert_eq!(readiness(&server), (200, json!({"status": "ready", "store_served": 1.0})));
+    let refused = r#"tallygate_store_finding{check="charge",severity="problem"}"#;
+    assert_eq!(server.metric(refused), Some(0.0));
+    redis.command(&["ACL", "SETUSER", "app", "-set"]).ok();
+    until("red", || !ready(&server));
+    let (_, said) = readiness(&server);
+    assert!(said["reason"].as_str().is_some_and(|why| why.contains("+set")) && said["store_served"] == 1.0, "{said}");
+    assert_eq!(server.metric(refused), Some(1.0));
+    redis.command(&["ACL", "SETUSER", "app", "+set"]).ok();
+    until("green", || ready(&server));
+    until("no finding", || server.metric(refused) == Some(0.0));
+}
+
+#[test]
+fn one_dead_shard_is_seen_in_the_share_of_the_keys_that_are_served() {
+    let cluster = Cluster::start(Flavour::Redis, 3, 0);
+    let server = served(&cluster.url());
+    let ratio = || server.metric("tallygate_store_served_ratio").unwrap_or(0.0);
+    let up = |at: usize| {
+        let address = cluster.nodes()[at].addr();
+        server.metric(&format!(r#"tallygate_store_server_up{{server="{address}"}}"#))
+    };
+    until("all shards", || ready(&server) && (0..3).all(|at| up(at) == Some(1.0)));
+    assert_eq!((ratio(), &readiness(&server).1["store_served"]), (1.0, &json!(1.0)));
+    cluster.nodes()[1].kill();
+    until("one dead shard", || up(1) == Some(0.0));
+    until("two thirds", || (0.6..0.7).contains(&ratio()));
+    assert_eq!([up(0), up(2)], [Some(1.0); 2]);
+    let served = readiness(&server).1["store_served"].as_f64().unwrap();
+    assert!((0.6..0.7).contains(&served), "{served}");
 }

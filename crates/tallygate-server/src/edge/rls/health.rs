@@ -60,10 +60,12 @@ impl health_server::Health for Health {
 
 /// Sends every change until the watcher leaves. An unknown service stays unknown.
 async fn watch(app: Arc<App>, known: bool, sender: mpsc::Sender<Result<HealthCheckResponse, Status>>) {
-    let (mut store, mut draining) = (app.store().subscribe(), app.draining.subscribe());
+    let (mut store, mut charges) = (app.store().subscribe(), app.store().watched());
+    let mut draining = app.draining.subscribe();
     let mut sent = None;
     loop {
         store.mark_unchanged();
+        charges.mark_unchanged();
         draining.mark_unchanged();
         let status = if known { serving(&app) } else { ServingStatus::ServiceUnknown };
         if sent.replace(status) != Some(status) && sender.send(answer(status)).await.is_err() {
@@ -72,6 +74,7 @@ async fn watch(app: Arc<App>, known: bool, sender: mpsc::Sender<Result<HealthChe
         tokio::select! {
             () = sender.closed() => return,
             Ok(()) = store.changed() => {}
+            Ok(()) = charges.changed() => {}
             Ok(()) = draining.changed() => {}
         }
     }

@@ -68,6 +68,23 @@ async fn a_watcher_sees_the_store_come_and_go_and_the_server_stop() {
     assert_eq!(unknown.next().await.unwrap().unwrap().status(), ServiceUnknown);
 }
 
+/// A watcher was told of outages only, where `/readyz` also fails if no call can be charged.
+#[tokio::test]
+async fn a_watcher_sees_that_no_call_can_be_charged() {
+    let redis = Server::redis().acl("user app on >pw ~* &* +@all").start();
+    let spec = StoreSpec { audit_every: Duration::ZERO, ..StoreSpec::new(&redis.url_as("app", "pw")) };
+    let served = Served::new(app(ServedStore::start(spec).unwrap(), common_policies()));
+    let mut charged = served.app.store().watched();
+    tokio::time::timeout(PATIENCE, charged.wait_for(|seen| seen.chargeable == 1)).await.unwrap().unwrap();
+    let mut client = HealthClient::new(served.channel().await);
+    let mut watched = client.watch(about("")).await.unwrap().into_inner();
+    for (rule, status) in [("+set", Serving), ("-set", NotServing), ("+set", Serving)] {
+        redis.command(&["ACL", "SETUSER", "app", rule]).ok();
+        let change = tokio::time::timeout(PATIENCE, watched.next()).await.expect("a change");
+        assert_eq!(change.unwrap().unwrap().status(), status);
+    }
+}
+
 #[tokio::test]
 async fn reflection_names_the_services_and_hands_out_their_files() {
     let served = Served::common();

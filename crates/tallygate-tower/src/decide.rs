@@ -124,7 +124,7 @@ impl Settings {
     /// Passes a verdict to the log and to `observe`.
     #[inline]
     fn report(&self, verdict: Verdict) -> Verdict {
-        self.addresses.diagnostics.store_answered(verdict.store_error());
+        self.addresses.diagnostics.decided(&verdict);
         if let Some(observe) = &self.observe {
             observe(&verdict);
         }

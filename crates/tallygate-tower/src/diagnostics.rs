@@ -3,11 +3,13 @@
 use std::fmt;
 use std::io::{self, Write as _};
 use std::net::IpAddr;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 use http::header::{FORWARDED, HeaderMap, HeaderName};
-use tallygate::StoreError;
-use tallygate::policy::PolicySet;
+use tallygate::clock::Clock;
+use tallygate::decision::Source;
+use tallygate::policy::{PolicySet, Verdict};
 use tallygate_http::Trust;
 use tracing::subscriber::NoSubscriber;
 
@@ -21,6 +23,9 @@ const SUSPICIOUS: u64 = 1000;
 /// How many calls are inspected: a proxy adds its headers to all of them.
 const INSPECTED: u64 = 10_000;
 
+/// How long a store must not have failed before it counts as back, in microseconds.
+const QUIET: u64 = 10_000_000;
+
 /// What has been reported already, and what was seen of callers.
 #[derive(Debug, Default)]
 pub(crate) struct Diagnostics {
@@ -29,7 +34,9 @@ pub(crate) struct Diagnostics {
     everybody_trusted: AtomicBool,
     one_caller: AtomicBool,
     nothing_to_limit: AtomicBool,
-    store_down: AtomicBool,
+    /// When the store last failed, on the clock beside it; 0 once it was reported to answer again.
+    failed_at: AtomicU64,
+    clock: OnceLock<Clock>,
     /// How many calls were inspected.
     inspected: AtomicU64,
     /// A digest of the first private peer, and how often it called without another in between.
@@ -126,16 +133,35 @@ impl Diagnostics {
     }
 
     /// Reports when the store becomes unreachable, and when it is back.
-    pub(crate) fn store_answered(&self, error: Option<&StoreError>) {
-        match error {
-            Some(error) if !self.store_down.load(Relaxed) && !self.store_down.swap(true, Relaxed) => {
+    #[inline]
+    pub(crate) fn decided(&self, verdict: &Verdict) {
+        if let Some(error) = verdict.store_error() {
+            if self.fails_at(self.now()) {
                 tracing::warn!("{error}; until the store answers again, the `on_error` of each rule applies");
             }
-            None if self.store_down.load(Relaxed) && self.store_down.swap(false, Relaxed) => {
-                tracing::info!("the store answers again");
-            }
-            _ => {}
+        } else if self.failed_at.load(Relaxed) != 0
+            && verdict.rulings().iter().any(|ruling| ruling.source() == Source::Store)
+            && self.answers_at(self.now())
+        {
+            tracing::info!("the store answers again");
         }
+    }
+
+    fn now(&self) -> u64 {
+        self.clock.get_or_init(Clock::monotonic).now().as_micros()
+    }
+
+    /// Whether this is the first failure since the store was reported to answer.
+    fn fails_at(&self, now: u64) -> bool {
+        self.failed_at.swap(now.max(1), Relaxed) == 0
+    }
+
+    /// Whether the store has not failed for a while. Not sooner: one that fails now and then, as with one dead shard, would
+    /// fill the log.
+    fn answers_at(&self, now: u64) -> bool {
+        let failed_at = self.failed_at.load(Relaxed);
+        let quiet = failed_at != 0 && now.saturating_sub(failed_at) >= QUIET;
+        quiet && self.failed_at.compare_exchange(failed_at, 0, Relaxed, Relaxed).is_ok()
     }
 
     fn calls_of(&self, peer: IpAddr) -> u64 {
@@ -172,5 +198,23 @@ fn is_private(address: IpAddr) -> bool {
     match address.to_canonical() {
         IpAddr::V4(address) => address.is_private() || address.is_loopback(),
         IpAddr::V6(address) => address.is_unique_local() || address.is_loopback(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// With one dead shard, every other call said that the store was gone, and the next that it was back.
+    #[test]
+    fn a_store_that_fails_now_and_then_is_reported_once() {
+        let diagnostics = Diagnostics::default();
+        assert!(!diagnostics.answers_at(1), "it has never failed");
+        let said: Vec<(bool, bool)> =
+            (0..100).map(|at| (diagnostics.fails_at(at), diagnostics.answers_at(at + 1))).collect();
+        assert_eq!(said.iter().filter(|said| said.0 || said.1).count(), 1);
+        assert!(!diagnostics.answers_at(99 + QUIET - 1));
+        assert!(diagnostics.answers_at(99 + QUIET) && !diagnostics.answers_at(100 + QUIET));
+        assert!(diagnostics.fails_at(101 + QUIET));
     }
 }

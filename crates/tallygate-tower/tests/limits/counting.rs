@@ -122,6 +122,20 @@ async fn an_overloaded_process_sheds_whatever_on_error_says() {
     assert_eq!(seen, [shed, shed, share]);
 }
 
+/// Each of several layers on one store had a share of its own while that was unreachable.
+#[tokio::test]
+async fn layers_made_from_one_have_one_share() {
+    let store = FaultyStore::new(MemoryStore::new());
+    store.switch().off();
+    let base = RateLimit::new().store(store);
+    let layers = [(); 2].map(|()| base.clone().rule(Rule::new("r", "2/min").unwrap().on_error(OnError::Local)));
+    let mut seen = Vec::new();
+    for layer in [&layers[0], &layers[1], &layers[0], &layers[1]] {
+        seen.push(send(layer, from("192.0.2.1", "/")).await.status.as_u16());
+    }
+    assert_eq!(seen, [200, 200, 429, 429]);
+}
+
 /// It was 500, and an error in the log.
 #[tokio::test]
 async fn more_rules_than_a_decision_has_deny() {

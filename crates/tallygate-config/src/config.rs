@@ -135,7 +135,8 @@ pub(crate) struct DomainDraft {
     pub examples: Vec<(String, Descriptor)>,
     /// The names that are taken, and where.
     pub names: HashMap<String, Place>,
-    /// The conditions of the policies of our own format that can refuse a call.
+    /// The conditions of the policies that can refuse a call. Empty for envoyproxy/ratelimit's format, where at most one applies
+    /// to a descriptor.
     pub refusing: Vec<Conditions>,
     pub matching: Matching,
 }
@@ -149,7 +150,10 @@ impl DomainDraft {
                 "a call in domain `{name}` may fall under {most} policies; one that falls under more than {room} is denied"
             );
             let mut finding = findings.warn(&self.at, message);
-            finding.help("let them exclude each other by `match`, give some `mode: shadow`, or use another domain");
+            finding.help(match self.matching {
+                Matching::Limitador(_) => "let their conditions exclude each other, or use another namespace",
+                _ => "let them exclude each other by `match`, give some `mode: shadow`, or use another domain",
+            });
         }
     }
 

@@ -65,6 +65,7 @@ pub(crate) fn read(items: &[Node], draft: &mut Draft<'_>) {
         let name = unused_name(&name, |name| domain.names.contains_key(name));
         let policy = Policy::new(name.clone(), one.namespace, one.limit).expect("neither name is empty");
         domain.examples.push((name.clone(), one.rule.example()));
+        domain.refusing.push(one.rule.required());
         domain.names.insert(name, one.at.clone());
         rules.identities.insert(identity, one.at.clone());
         rules.rules.push((Arc::new(policy), one.rule));

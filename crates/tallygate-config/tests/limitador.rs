@@ -208,3 +208,25 @@ fn a_limit_may_be_named_as_another_is_described() {
         assert_eq!(rulings, limits.lines().count(), "{limits}");
     }
 }
+
+/// Every limit of a namespace may apply to one call, and nobody was told what happens beyond 32.
+#[test]
+fn more_limits_than_a_call_can_have_checks_are_warned_of() {
+    let warned = |condition: &dyn Fn(usize) -> String, count: usize| {
+        let limit = |at| {
+            let condition = condition(at);
+            format!(
+                "- {{namespace: n, max_value: 9, seconds: 60, conditions: [\"{condition}\"], variables: [\"descriptors[0].u\"]}}\n"
+            )
+        };
+        let config = Config::from_texts(&[("f.yaml", (0..count).map(limit).collect::<String>())]).unwrap();
+        config.warnings.iter().map(ToString::to_string).collect::<Vec<_>>()
+    };
+    let together = |at: usize| format!("descriptors[0].path != '/{at}'");
+    assert_eq!(warned(&together, 32), [""; 0]);
+    let said = warned(&together, 33);
+    assert!(said.len() == 1 && said[0].contains("may fall under 33 policies"), "{said:?}");
+    assert!(said[0].contains("another namespace"), "{said:?}");
+    let apart = |at: usize| format!("descriptors[0].path == '/{at}'");
+    assert_eq!(warned(&apart, 40), [""; 0], "a path is in one of them only");
+}

@@ -5,11 +5,12 @@ use std::cell::OnceCell;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use tallygate::policy::{Description, Descriptor, Match, Matcher, Policy, Reason, Subject};
+use tallygate::policy::{Description, Descriptor, Match, Matcher, Policy, Reason, Subject, Want};
 
 #[cfg(feature = "cel")]
 use super::cel::{Program, Scope};
 use super::shape::{Comparison, Entry};
+use crate::crowd::Conditions;
 use crate::finding::Place;
 
 #[derive(Debug, Default)]
@@ -92,6 +93,16 @@ impl LimitadorRule {
             }
         }
         descriptor
+    }
+
+    /// What a call must have for this limit to apply, as far as that can be seen: where values must be equal.
+    pub fn required(&self) -> Conditions {
+        let conditions = self.conditions.iter().filter_map(|(_, condition)| condition.plain()).flatten();
+        let required = conditions.filter(|one| one.equal).map(|one| match &one.entry {
+            Entry::At(place, key) => (format!("{place} {key}"), Want::one_of([one.text.as_str()])),
+            Entry::Anywhere(key) => (key.clone(), Want::one_of([one.text.as_str()])),
+        });
+        required.collect()
     }
 
     /// The descriptor that is charged: the first that the limit refers to.

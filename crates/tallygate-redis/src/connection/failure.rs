@@ -130,6 +130,18 @@ impl PartialEq for Cause {
 
 impl Eq for Cause {}
 
+/// Servers repeat arguments in some errors, and errors are logged: leaves out what is in the hash tag of a key, its subject.
+fn without_subjects(text: &str) -> String {
+    let mut parts = text.split('{');
+    let mut kept = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        // An argument may be cut off anywhere.
+        kept.push_str("{*}");
+        kept.push_str(part.split_once('}').map_or("…", |(_, rest)| rest));
+    }
+    kept
+}
+
 impl Failure {
     /// Classifies an error reply.
     pub(crate) fn of_reply(error: &ServerError) -> Self {
@@ -144,6 +156,7 @@ impl Failure {
 
     fn of_text(code: &str, text: &str) -> Self {
         let (code, text) = unwrap_script_error(code, text);
+        let text = &without_subjects(text);
         let reply = format!("{code} {text}");
         let refused = |remedy| Self::Refused(Refusal::Settings { reply: reply.clone(), remedy });
         match code {

@@ -94,6 +94,26 @@ fn every_refusal_names_its_remedy() {
     }
 }
 
+/// A server whose EVALSHA was disabled while it was used repeated the key, and with it the caller, in the log.
+#[test]
+fn no_error_repeats_a_subject() {
+    for (line, kept) in [
+        (
+            "ERR unknown command 'EVALSHA', with args beginning with: '5b1e' '1' 'tallygate:{user=alice}:api:tb' '1' ",
+            "'tallygate:{*}:api:tb' '1' ",
+        ),
+        (
+            "ERR unknown command 'EVALSHA', with args beginning with: '5b1e' '1' 'tallygate:{user=alice",
+            "'tallygate:{*}…",
+        ),
+        ("NOPERM No permissions to access the 'tallygate:{user=alice}:a:tb' key", "'tallygate:{*}:a:tb' key"),
+        ("STRANGE words of {user=alice} and {user=alice}", "of {*} and {*}"),
+    ] {
+        let text = of(line).at(&"h:1").to_string();
+        assert!(!text.contains("alice") && text.contains(kept), "{text}");
+    }
+}
+
 #[test]
 fn what_may_have_written_is_corrupt() {
     for line in [

@@ -36,9 +36,10 @@ pub fn stages(script: &str) -> Vec<Stage> {
         _ => None,
     };
     let several = Stage { unit: true, ..tests(&["coalesce::"]) };
+    let replaced = tests(&["fuzz::states::"]);
     let properties = tests(&["conformance::every_property_holds_on_redis"]);
     // The traces of any algorithm have some of the others too.
     let short = twins(5_000, algorithm.or(Some("token_bucket")));
     let long = twins(if algorithm.is_some() { 50_000 } else { 10_000 }, algorithm);
-    vec![short, states, several, tests(&["expiry::"]), properties, long]
+    vec![short, states, several, tests(&["expiry::"]), replaced, properties, long]
 }

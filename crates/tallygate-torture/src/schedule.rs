@@ -139,7 +139,10 @@ impl Schedule {
         let flavour = if valkey && random.chance(40) { Flavour::Valkey } else { Flavour::Redis };
         let persistence = random.pick(&[Persistence::None, Persistence::Aof, Persistence::Rdb]);
         let min_replicas = random.chance(50);
-        let load = Load::new(&mut random, world);
+        // Failovers are met by the library more often than by a server: its callers see more of them.
+        let fails_over = matches!(world, WorldKind::Sentinel | WorldKind::Cluster);
+        let served = world.is_served() || fails_over && random.chance(40);
+        let load = Load::new(&mut random, served);
         let steps = (0..faults).map(|number| {
             let (quiet, fault) = (random.between(50, 250), Fault::draw(&mut random, world, number));
             Step { number, quiet, fault, beside: fault.beside(&mut random, world) }
@@ -149,7 +152,6 @@ impl Schedule {
         let tail = if faults == 0 { 2000 } else { 200 };
         // A promoted master has one replica less. With none it would refuse every charge, until the old master is back.
         let replicas = if min_replicas && world == WorldKind::Sentinel { 2 } else { 1 };
-        let served = world.is_served();
         Self { seed, world, flavour, persistence, min_replicas, replicas, served, proxied: true, load, steps, tail }
     }
 
@@ -181,7 +183,7 @@ impl Schedule {
 }
 
 impl Load {
-    fn new(random: &mut Random, world: WorldKind) -> Self {
+    fn new(random: &mut Random, served: bool) -> Self {
         let policies = usize::try_from(random.between(2, 6)).expect("few");
         // The first two are of each family; the others are of either.
         let limits = (0..policies).map(|index| match index {
@@ -202,7 +204,7 @@ impl Load {
             cost: random.pick(&[1, 1, 3, 10]),
             hang_up: random.pick(&[0, 5, 30]),
             pause: random.pick(&[500, 2000, 5000]),
-            deadline: Duration::from_millis(if world.is_served() { 15 } else { random.pick(&[20, 50, 100]) }),
+            deadline: Duration::from_millis(if served { 15 } else { random.pick(&[20, 50, 100]) }),
         }
     }
 }

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use tallygate::call::Verb;
 use tallygate::policy::Stores;
+use tallygate::{Check, Key, Limit};
 use tallygate_redis::RedisStore;
 use tallygate_testkit::cancellation::{
     Case, Matrix, Scene, Stored, Then, every_key_expires, policies, refund_of_verdict, wait, ways,
@@ -13,7 +14,7 @@ use tallygate_testkit::wait::PATIENCE;
 use tallygate_testkit::{Cluster, FaultProxy, Flavour, Mode, Server};
 use tokio::runtime::Runtime;
 
-use crate::support::flavours;
+use crate::support::{flavours, limit, within};
 
 /// With worker threads besides the one that polls and drops.
 fn runtime() -> Runtime {
@@ -136,4 +137,48 @@ fn on_a_cluster_with_short_deadlines() {
         master.cont();
     }
     matrix.judge();
+}
+
+/// Denied calls whose callers leave while one of the shards that they ask dies: the healthy ones are given back all the same.
+#[test]
+fn on_a_cluster_with_a_master_that_dies() {
+    let runtime = runtime();
+    let cluster = Cluster::start(Flavour::Redis, 3, 0);
+    for node in cluster.nodes() {
+        node.command(&["CONFIG", "SET", "cluster-require-full-coverage", "no"]).ok();
+    }
+    let limits: [Limit; 3] = ["1000000/h fixed_window", "1000000/h fixed_window", "1/h fixed_window"].map(limit);
+    let subject_on = |node: usize| {
+        let served = |subject: &String| {
+            let key = Key::new("p", subject).unwrap().encode("tallygate", limits[0].algorithm().kind());
+            cluster.node_of(cluster.slot_of(key.as_bytes())) == node
+        };
+        (0..).map(|number| format!("s{number}")).find(served).unwrap()
+    };
+    let subjects = [0, 1, 2].map(subject_on);
+    let [healthy, _, spent] = [0, 1, 2].map(|at| Check::new(Key::new("p", &subjects[at]).unwrap(), &limits[at]));
+    runtime.block_on(async {
+        let limiter = within(&cluster.url(), Duration::from_millis(50)).await;
+        assert!(limiter.check(spent).await.unwrap().allowed());
+        let mut callers = tokio::task::JoinSet::new();
+        for call in 0..300_u64 {
+            let (limiter, subjects, limits) = (limiter.clone(), subjects.clone(), limits.clone());
+            callers.spawn(async move {
+                let checks = [0, 1, 2].map(|at| Check::new(Key::new("p", &subjects[at]).unwrap(), &limits[at]));
+                let patience = Duration::from_micros(call * 37 % 3000);
+                let answer = tokio::time::timeout(patience, limiter.check_all(&checks)).await;
+                assert!(!matches!(answer, Ok(Ok(decision)) if decision.allowed()), "one of its limits is used up");
+            });
+            if call == 100 {
+                cluster.nodes()[1].kill();
+            }
+            tokio::time::sleep(Duration::from_micros(500)).await;
+        }
+        callers.join_all().await;
+        let began = Instant::now();
+        while limiter.peek(healthy).await.unwrap().binding().remaining() < 1_000_000 {
+            assert!(began.elapsed() < PATIENCE, "what was denied stays charged");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    });
 }

@@ -14,6 +14,7 @@ mod logs; // what is special about a sliding log
 mod refusals; // errors with their remedy: permissions, addresses, foreign keys
 mod regressions; // bugs that were found
 mod slots; // a cluster: slots that move, calls over several slots
+mod states; // which calls share a state, and what it costs to lose one
 mod support; // shared by the others: stores, load, verification of answers
 mod twins; // the scripts answer as the memory store does, call by call
 

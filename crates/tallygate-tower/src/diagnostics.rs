@@ -203,7 +203,30 @@ fn is_private(address: IpAddr) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use tallygate::call::Verb;
+    use tallygate::clock::ManualClock;
+    use tallygate::policy::{Action, Evaluation, Match, Policy, Stores, Subject};
+    use tallygate::{Cost, MemoryStore};
+
     use super::*;
+
+    /// Calls that the store was not asked about said that it is back.
+    #[test]
+    fn a_store_is_back_once_it_has_answered() {
+        let clock = ManualClock::default();
+        let diagnostics = Diagnostics { clock: OnceLock::from(Clock::from(clock.clone())), ..Diagnostics::default() };
+        assert!(diagnostics.fails_at(0));
+        clock.advance(Duration::from_secs(11));
+        diagnostics.decided(&Verdict::unlimited());
+        assert_ne!(diagnostics.failed_at.load(Relaxed), 0);
+        let found = Match::new(Arc::new(Policy::new("p", "d", "1/s").unwrap()), 0, Subject::new([]));
+        let mut asked = Evaluation::new([found], Action::new(Verb::Check, Cost::ONE));
+        diagnostics.decided(&asked.decide_now(&Stores::new(MemoryStore::new())).unwrap());
+        assert_eq!(diagnostics.failed_at.load(Relaxed), 0);
+    }
 
     /// With one dead shard, every other call said that the store was gone, and the next that it was back.
     #[test]

@@ -239,12 +239,12 @@ async fn a_call_is_looked_at_once() {
 }
 
 #[tokio::test]
-async fn a_store_that_goes_away_and_comes_back_is_named_each_time() {
+async fn a_store_that_goes_away_is_named_once_however_often_it_comes_back() {
     let heard = Heard::listen();
     let store = FaultyStore::new(MemoryStore::new());
     let switch = store.switch();
     let layer = wide().store(store);
-    for works in [true, false, false, true, true] {
+    for works in [true, false, false, true, false, true] {
         if works {
             switch.on()
         } else {
@@ -252,9 +252,8 @@ async fn a_store_that_goes_away_and_comes_back_is_named_each_time() {
         }
         send(&layer, from("192.0.2.1")).await;
     }
-    let levels: Vec<Level> = heard.lines().into_iter().map(|(level, _)| level).collect();
-    assert_eq!(levels, [Level::WARN, Level::INFO]);
-    assert!(heard.lines()[0].1.contains("on_error"), "{:?}", heard.lines());
+    let (level, line) = heard.only();
+    assert!(level == Level::WARN && line.contains("on_error"), "{line}");
 }
 
 #[tokio::test]

@@ -171,6 +171,14 @@ fn a_cost_above_the_capacity_has_its_own_source_and_is_never_charged() {
 }
 
 #[test]
+fn more_than_the_capacity_may_be_asked_back() {
+    let scene = Scene::of(vec![policy("p", "5/h")]);
+    scene.take(3);
+    let given = scene.ask(Verb::Refund, 9);
+    assert_eq!((given.rulings()[0].source(), given.rulings()[0].refunded()), (Source::Store, 3));
+}
+
+#[test]
 fn giving_back_never_denies_and_says_how_much_counted() {
     let scene = Scene::of(vec![policy("p", "3/h")]);
     scene.take(3);
@@ -315,10 +323,28 @@ fn near_is_reported_above_the_threshold() {
     assert_eq!(near, [false, false, false, false, false, false, false, false, true, true]);
     let denied = scene.take(1);
     assert!(!denied.allowed() && !denied.rulings()[0].near());
-    let unlimited = Scene::of(vec![Policy::unlimited("p", "d").unwrap().with_near(0)]);
+    let unlimited = Scene::of(vec![Policy::unlimited("p", "d").unwrap()]);
     assert!(!unlimited.take(1).rulings()[0].near());
     let many = Scene::of(vec![policy("p", "1000/h").with_near(80)]);
     assert_eq!([800, 1].map(|cost| many.take(cost).rulings()[0].near()), [false, true]);
+}
+
+/// Of two descriptors of one subject the larger cost is charged once; each keeps the limit that it was asked about with, unless this
+/// process decides, with its share.
+#[test]
+fn rulings_of_one_state_keep_their_limits_but_for_a_share() {
+    let pro = vec![("plan".to_owned(), Want::one_of(["pro"]))];
+    let rule = Rule::new().partition("user").override_limit(pro, "50/h").unwrap();
+    let scene = Scene::with_rules(vec![(policy("p", "9/h").with_on_error(OnError::Local), rule)]);
+    let asks =
+        ["pro", "free"].map(|plan| Ask::check(Descriptor::new().with("user", "42").with("plan", plan), Cost::ONE));
+    let limits = || -> Vec<String> {
+        let verdict = scene.ask_all(&asks);
+        verdict.rulings().iter().map(|ruling| ruling.limit().unwrap().to_string()).collect()
+    };
+    assert_eq!(limits(), ["50/h", "9/h"]);
+    scene.switch_off();
+    assert_eq!(limits(), ["50/h", "50/h"]);
 }
 
 #[test]
@@ -330,6 +356,9 @@ fn a_verdict_names_its_descriptors_its_instant_and_what_binds() {
     assert_eq!(verdict.rulings().iter().map(Ruling::descriptor).collect::<Vec<_>>(), [0, 1, 0, 1]);
     assert_eq!(verdict.binding().unwrap().policy().name(), "p");
     assert_eq!((verdict.decided_at(), verdict.split()), (Some(Timestamp::from_micros(1_000_000_000)), false));
+    let shadow = policy("shadow", "2/h").with_mode(Mode::Shadow);
+    let next_to_less = Scene::of(vec![shadow, policy("p", "9/h")]).take(1);
+    assert_eq!(next_to_less.binding().unwrap().policy().name(), "p");
     let unlimited = scene.ask_all(&[Ask::check(Descriptor::new(), Cost::ONE)]);
     assert!(unlimited.binding().is_none() && unlimited.decided_at().is_none() && !unlimited.split());
 }

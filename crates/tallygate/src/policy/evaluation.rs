@@ -183,7 +183,6 @@ impl Evaluation {
         let mut members = self.verdict.members(decides, 0);
         let Some(room) = Call::MAX_CHECKS.checked_sub(members.len()) else {
             self.verdict.refuse_all(verb);
-            self.phase.verb += 1;
             return Vec::new();
         };
         let shadows = self.verdict.members(|ruling| ruling.mode() == Mode::Shadow && asked(ruling), from.unwrap_or(0));
@@ -238,22 +237,18 @@ impl Verdict {
         outcome(&self.rulings) != Outcome::Allowed
     }
 
-    /// Whether a quota outside this step already lets the call pass.
-    fn quota_passed(&self, step: &Step) -> bool {
-        let asked = |ruling: &Ruling| {
-            let same = |&member: &usize| self.rulings[member].is_same_state(ruling);
-            ruling.action.verb == step.verb && step.members.iter().any(same)
-        };
+    /// Whether a quota that was asked about, or has no limit, already lets the call pass.
+    fn quota_passed(&self) -> bool {
         let passed = |ruling: &Ruling| {
             let answered = ruling.source != Source::Unlimited || ruling.limit().is_none();
-            ruling.mode() == Mode::Quota && answered && ruling.status.allowed() && !asked(ruling)
+            ruling.mode() == Mode::Quota && answered && ruling.status.allowed()
         };
-        self.rulings.len() > 1 && self.rulings.iter().any(passed)
+        self.rulings.iter().any(passed)
     }
 
     #[inline]
     pub(super) fn checks(&self, step: &Step) -> Few<Check<'_>> {
-        let quota_passed = self.quota_passed(step);
+        let quota_passed = self.quota_passed();
         step.members.map_ref(|&member| {
             let ruling = &self.rulings[member];
             let check = ruling.check().expect("only limits are asked about");

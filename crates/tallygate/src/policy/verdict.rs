@@ -267,6 +267,6 @@ impl Ruling {
     pub fn near(&self) -> bool {
         let (limit, used) =
             (self.status.limit(), self.status.limit() - self.status.remaining().min(self.status.limit()));
-        self.limit().is_some() && self.status.allowed() && used * 100 > limit * u64::from(self.policy.near())
+        self.status.allowed() && used * 100 > limit * u64::from(self.policy.near())
     }
 }

@@ -124,6 +124,28 @@ fn a_refund_or_reset_in_the_store_is_followed() {
     assert_eq!(fleet.take(0, 9), 5);
 }
 
+/// Refunds and resets of several policies are sent together, and followed as any other.
+#[test]
+fn what_several_policies_give_back_is_followed() {
+    let clock = ManualClock::new(Timestamp::from_micros(1_000_000_000_000));
+    let store = || MemoryStore::builder().clock(clock.clone()).build();
+    let stores = Stores::new(FaultyStore::new(store())).with_local(Arc::new(store()));
+    let policies = [policy("p", "5/h"), policy("q", "5/h")].map(|policy| (policy, Rule::new()));
+    let domain = Domain::new("d", policies).unwrap();
+    let ask = |verb, cost| {
+        let action = Action::new(verb, Cost::new(cost).unwrap());
+        let verdict = ready(domain.evaluate(&[Ask::new(Descriptor::new(), action)]).decide(&stores, None));
+        verdict.rulings().iter().map(|ruling| ruling.status().remaining()).collect::<Vec<_>>()
+    };
+    assert_eq!(ask(Verb::Check, 5), [0, 0]);
+    for (verb, left) in [(Verb::Refund, [2, 2]), (Verb::Reset, [5, 5])] {
+        ask(verb, 2);
+        stores.shared().switch().off();
+        assert_eq!(ask(Verb::Peek, 1), left, "{verb:?}");
+        stores.shared().switch().on();
+    }
+}
+
 #[test]
 fn a_fixed_share_does_not_depend_on_the_number_of_processes() {
     let fleet = Fleet::new(2, policy("p", "1000/h").with_share(Share::percent(10)));
@@ -137,9 +159,20 @@ fn a_fixed_share_does_not_depend_on_the_number_of_processes() {
 fn a_small_limit_leaves_one_unit_to_each_and_a_limit_of_zero_none() {
     for (limit, each) in [("3/h", 1), ("0/h", 0)] {
         let fleet = Fleet::new(10, policy("p", limit));
-        assert_eq!(fleet.ask(0, Verb::Peek, 1).allowed(), each > 0);
         fleet.shared.switch().off();
         assert!((0..10).all(|process| fleet.take(process, 5) == each), "{limit}");
+    }
+}
+
+#[test]
+fn a_limit_of_zero_is_not_followed() {
+    for &algorithm in Algorithm::ALL {
+        let limit = Limit::parse_with("0/h", Some(algorithm)).unwrap();
+        let fleet = Fleet::new(2, policy("p", "1/h")).limited(&limit);
+        for &verb in Verb::ALL {
+            fleet.ask(0, verb, 1);
+        }
+        assert!(fleet.stores[0].local().is_empty(), "{algorithm}");
     }
 }
 

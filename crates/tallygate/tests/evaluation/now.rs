@@ -71,9 +71,12 @@ impl Store for AtOnce {
 
 #[test]
 fn refunds_of_more_limits_than_a_call_may_have_take_several_calls() {
-    let scene = Scene::of((0..70).map(|at| policy(&format!("p{at}"), "9/h").with_mode(Mode::Shadow)).collect());
-    let stores = scene.stores.with_shared(AtOnce(store(), Mutex::default()));
-    for verb in [Verb::Check, Verb::Refund] {
+    let scene = |mode: Mode| Scene::of((0..70).map(|at| policy(&format!("p{at}"), "9/h").with_mode(mode)).collect());
+    let (shadows, enforced) = (scene(Mode::Shadow), scene(Mode::Enforce));
+    let stores = shadows.stores.with_shared(AtOnce(store(), Mutex::default()));
+    for (scene, verb) in
+        [(&shadows, Verb::Check), (&shadows, Verb::Refund), (&shadows, Verb::Check), (&enforced, Verb::Refund)]
+    {
         let ask = Ask::new(Descriptor::new(), Action::new(verb, Cost::ONE));
         let verdict = scene.set.domain("d").unwrap().evaluate(&[ask]).decide_now(&stores).unwrap();
         assert!(verdict.rulings().iter().all(|ruling| ruling.charged() + ruling.refunded() == 1));
@@ -94,4 +97,7 @@ fn the_local_store_follows_only_a_store_that_has_to_be_waited_for() {
     assert!(ready(evaluation(&scene).decide(&scene.stores, None)).allowed());
     // What was charged, and that it was charged to follow.
     assert_eq!(scene.stores.local().len(), 2);
+    let scene = Scene::of(vec![policy("p", "9/h").with_on_error(OnError::Allow)]);
+    assert!(ready(evaluation(&scene).decide(&scene.stores, None)).allowed());
+    assert!(scene.stores.local().is_empty(), "nobody would ask it");
 }

@@ -46,8 +46,9 @@ impl Store for Partial {
         };
         let statuses = call.checks().iter().map(status).collect();
         let allowed = known.as_ref().is_none_or(Decision::allowed);
-        Ok(Decision::new(allowed, statuses, Source::Store, Timestamp::from_micros(1_000_000_000))
-            .with_failures(failures))
+        let decision = Decision::new(allowed, statuses, Source::Store, Timestamp::from_micros(1_000_000_000));
+        let decision = decision.with_failures(failures);
+        Ok(if call.checks().len() > 1 { decision.into_split() } else { decision })
     }
 }
 
@@ -100,19 +101,19 @@ fn nobody_waits_beyond_the_deadline_for_units_that_are_given_back() {
 /// What one store gives back is followed by the other, and what was not charged there is not given back.
 #[test]
 fn only_what_the_store_has_charged_is_given_back() {
-    let full = policy("full", "1/h").with_mode(Mode::Shadow);
+    let full = policy("full", "3/h").with_mode(Mode::Shadow);
     let (healthy, drains) = (policy("healthy", "9/h"), policy("drains", "3/h").with_excess(Excess::Drain));
     let (policies, stores) = ([&full, &healthy, &drains], stores(vec![], false));
     assert!(decide(&policies, Verb::Check, &stores, None).allowed());
-    assert_eq!(left(&policies, &stores), [0, 8, 2]);
+    assert_eq!(left(&policies, &stores), [2, 8, 2]);
     *stores.shared().fails.lock().unwrap() = vec![("drains", down())];
-    // The shadow has nothing left to charge, the share of the third less than is asked for: it is taken, and the call denied.
+    // The shadow has too little left to be charged, and so has the share of the third: that is taken, and the call denied.
     let denied = decide_for(3, &policies, Verb::Check, &stores, None);
     assert_eq!(denied.rulings().iter().map(Ruling::charged).collect::<Vec<_>>(), [0, 0, 2]);
     *stores.shared().fails.lock().unwrap() = vec![];
-    assert_eq!(left(&policies, &stores), [0, 8, 2]);
+    assert_eq!(left(&policies, &stores), [2, 8, 2]);
     *stores.shared().fails.lock().unwrap() = vec![("full", down()), ("healthy", down()), ("drains", down())];
-    assert_eq!(left(&policies, &stores), [0, 8, 0]);
+    assert_eq!(left(&policies, &stores), [2, 8, 0]);
 }
 
 /// A healthy shard allowed the call, and was said to bind it.
@@ -120,7 +121,7 @@ fn only_what_the_store_has_charged_is_given_back() {
 fn what_denies_on_error_binds_next_to_what_is_allowed() {
     let (healthy, failed) = (policy("healthy", "9/h"), policy("failed", "9/h").with_on_error(OnError::Deny));
     let verdict = decide(&[&healthy, &failed], Verb::Check, &stores(vec![("failed", down())], false), None);
-    assert_eq!(verdict.outcome(), Outcome::Unavailable);
+    assert_eq!((verdict.outcome(), verdict.split()), (Outcome::Unavailable, true));
     assert_eq!(verdict.binding().unwrap().policy().name(), "failed");
 }
 
@@ -201,4 +202,27 @@ fn each_check_is_judged_by_its_own_error() {
         assert!(!verdict.allowed());
         assert!(stores.shared().refunds.lock().unwrap().is_empty(), "nothing was charged");
     }
+}
+
+/// Remembers which checks fail closed, and cannot answer.
+#[derive(Default)]
+struct Closed(Mutex<Vec<bool>>);
+
+impl Store for Closed {
+    async fn call(&self, call: &Call<'_>) -> Result<Decision, StoreError> {
+        *self.0.lock().unwrap() = call.checks().iter().map(Check::fails_closed).collect();
+        Err(down())
+    }
+}
+
+/// A store that knows only a part of the answer must not charge that part, if the rest denies.
+#[test]
+fn a_store_is_told_which_checks_fail_closed() {
+    let stores = Stores::new(Closed::default());
+    let found = [OnError::Allow, OnError::Deny, OnError::Local].map(|on_error| {
+        let policy = policy(on_error.name(), "9/h").with_on_error(on_error);
+        Match::new(Arc::new(policy), 0, Subject::new([]))
+    });
+    ready(Evaluation::new(found, Action::new(Verb::Check, Cost::ONE)).decide(&stores, None));
+    assert_eq!(*stores.shared().0.lock().unwrap(), [false, true, false]);
 }

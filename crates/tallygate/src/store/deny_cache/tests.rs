@@ -200,11 +200,12 @@ fn each_denial_has_its_own_time_and_what_was_allowed_that_of_the_denial() {
         assert!(scene.ask(&[(subject, 1, 0)]).allowed());
     }
     assert_eq!(scene.ask(&[("a", 1, 1), ("b", 1, 3)]).source(), Source::Store);
-    assert_eq!(scene.ask(&[("a", 1, 1), ("free", 1, 9)]).source(), Source::Store, "what is left is not known");
-    assert_eq!(scene.ask(&[("a", 1, 1), ("free", 1, 9)]).source(), Source::DenyCache);
     scene.wait(1);
     assert_eq!(scene.ask(&[("b", 1, 3)]).source(), Source::DenyCache);
     assert_eq!(scene.ask(&[("a", 1, 1)]).source(), Source::Store);
+    assert_eq!(scene.ask(&[("a", 1, 1), ("free", 1, 9)]).source(), Source::Store, "what is left is not known");
+    assert_eq!(scene.ask(&[("a", 1, 1), ("free", 1, 9)]).source(), Source::DenyCache);
+    scene.wait(1);
     assert_eq!(scene.ask(&[("d", 1, 9)]).source(), Source::Store);
     assert_eq!(scene.ask(&[("d", 1, 9), ("free", 1, 9)]).source(), Source::Store, "it was known next to `a` only");
 }
@@ -229,6 +230,16 @@ fn what_was_allowed_is_known_for_its_cost_only() {
     for cost in [1, 3] {
         assert_eq!(scene.ask(&[("a", 1, 9), ("free", cost, 9)]).source(), Source::Store, "{cost}");
     }
+}
+
+/// What the store is asked in between changes nothing, unless it is asked about another limit.
+#[test]
+fn a_denial_outlasts_a_smaller_cost_that_is_allowed() {
+    let scene = Scene::new("3/h");
+    assert!(scene.ask(&[("a", 1, 0)]).allowed());
+    assert_eq!(scene.repeated(&[("a", 3, 9)]), Source::DenyCache);
+    assert!(scene.ask(&[("a", 1, 9)]).allowed());
+    assert_eq!(scene.ask(&[("a", 3, 9)]).source(), Source::DenyCache);
 }
 
 /// A cost that never fits says nothing about the largest that does.

@@ -158,15 +158,53 @@ mod tests {
         let factors = Factors::random();
         let (mut policy, mut subject) = ([0; Key::MAX_POLICY], [0; Key::MAX_SUBJECT]);
         let plain = factors.print(&policy, &subject);
-        for place in 0..policy.len() {
-            policy[place] = 1;
-            assert_ne!(factors.print(&policy, &subject), plain, "byte {place} of the policy");
-            policy[place] = 0;
+        for bit in (0..8).map(|place| 1 << place) {
+            for place in 0..policy.len() {
+                policy[place] = bit;
+                assert_ne!(factors.print(&policy, &subject), plain, "byte {place} of the policy");
+                policy[place] = 0;
+            }
+            for place in 0..subject.len() {
+                subject[place] = bit;
+                assert_ne!(factors.print(&policy, &subject), plain, "byte {place} of the subject");
+                subject[place] = 0;
+            }
         }
-        for place in 0..subject.len() {
-            subject[place] = 1;
-            assert_ne!(factors.print(&policy, &subject), plain, "byte {place} of the subject");
-            subject[place] = 0;
+    }
+
+    /// Neither a text that is divided elsewhere nor zeros at the end make the same words.
+    #[test]
+    fn the_lengths_of_both_parts_count() {
+        let factors = Factors::random();
+        for text in [b"abcdefghijklmnopqrst", &[0; 20]] {
+            let mut seen = HashSet::new();
+            for (end, middle) in (0..=text.len()).flat_map(|end| (0..=end).map(move |middle| (end, middle))) {
+                let print = factors.print(&text[..middle], &text[middle..end]);
+                assert!(seen.insert((print.low, print.high)), "{middle} of {end}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_few_bytes_are_a_little_endian_number() {
+        let bytes = [1, 2, 3, 4, 5, 6, 7];
+        for length in 0..=bytes.len() {
+            let number = bytes[..length].iter().rev().fold(0, |number, byte| number << 8 | u64::from(*byte));
+            assert_eq!(few(&bytes[..length]), number);
+        }
+        assert_eq!([upper(5 << 64), upper(u128::from(u64::MAX)), upper(u128::MAX)], [5, 0, u64::MAX]);
+    }
+
+    #[test]
+    fn a_mixed_sum_can_be_unmixed() {
+        let factor = 0xd6e8_feb8_6659_fd93_u64;
+        // Each step doubles the bits that are right.
+        let inverse =
+            (0..6).fold(factor, |known, _| known.wrapping_mul(2_u64.wrapping_sub(factor.wrapping_mul(known))));
+        for sum in (0..1000).map(|at| u64::MAX / 1000 * at + at).chain([0, 1, u64::MAX]) {
+            let mixed = mix(sum);
+            let product = (mixed ^ mixed >> 32).wrapping_mul(inverse);
+            assert_eq!(product ^ product >> 32, sum);
         }
     }
 

@@ -145,6 +145,17 @@ fn a_followed_refund_is_of_the_window_that_was_charged() {
     assert_eq!(left(&store, &check).0, 10);
 }
 
+#[test]
+fn what_is_followed_has_no_state_of_its_own_in_a_full_store() {
+    let store = MemoryStore::builder().capacity(1).overflow(Overflow::Shared(1)).build();
+    let limit: crate::Limit = "10/h".parse().unwrap();
+    let check = |subject| Check::new(Key::new("p", subject).unwrap(), &limit);
+    store.follow(&check("a"), 4, 20);
+    assert_eq!((left(&store, &check("a")).0, left(&store, &check("b")).0, store.len()), (6, 10, 1));
+    store.follow_refund(&check("a"));
+    assert_eq!(left(&store, &check("a")).0, 6, "how much was followed is not known");
+}
+
 /// Keys that share a state lost what was left of it, if one of them had nothing left in the store that is followed.
 #[test]
 fn a_shared_state_follows_what_was_used_and_nothing_else() {

@@ -209,7 +209,7 @@ fn a_limit_may_be_named_as_another_is_described() {
     }
 }
 
-/// Every limit of a namespace may apply to one call, and nobody was told what happens beyond 32.
+/// Every limit of a namespace may apply to one call, and nothing warned of what happens beyond 32.
 #[test]
 fn more_limits_than_a_call_can_have_checks_are_warned_of() {
     let warned = |condition: &dyn Fn(usize) -> String, count: usize| {

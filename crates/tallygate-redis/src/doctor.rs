@@ -129,17 +129,12 @@ impl Doctor {
     /// milliseconds in all. Sends no `CONFIG`, and nothing again that the user may not run.
     pub async fn watch(&self) -> Diagnosis {
         let (mut diagnosis, nodes) = self.facts(false).await;
-        // Who cannot connect a store cannot charge one either, which is reported as such.
-        if let Ok(store) = self.store().await {
-            for node in &nodes {
-                if let Some(subject) = self.subject_of(node).await {
-                    diagnosis.add(&node.address().to_string(), trial::refused_script(&store, &subject).await);
-                }
-            }
-        }
-        let mut spread = Vec::new();
+        let (store, mut spread) = (self.store().await, Vec::new());
         for node in &nodes {
             let address = node.address().to_string();
+            if let (Ok(store), Some(subject)) = (&store, self.subject_of(node).await) {
+                diagnosis.add(&address, trial::refused_script(store, &subject).await);
+            }
             let Some(reading) = self.read_clock(node).await else { continue };
             let before = self.readings.lock().unwrap_or_else(PoisonError::into_inner).insert(address.clone(), reading);
             let jump = before.and_then(|before| reading.jump_since(&before));

@@ -77,8 +77,9 @@ pub(super) async fn permissions(store: &RedisStore, subject: &str) -> Finding {
     }
 }
 
-/// What a server that answers refuses to run.
+/// What a server refuses to run, unless it refuses every charge: that is reported as such.
 pub(super) async fn refused_script(store: &RedisStore, subject: &str) -> Option<Finding> {
+    charge(store, subject).await.ok()?;
     let (what, error) = first_failure(store, subject).await?;
     is_refusal(&error).then(|| not_run(what, &error))
 }

@@ -101,13 +101,14 @@ fn nobody_waits_beyond_the_deadline_for_units_that_are_given_back() {
 /// What one store gives back is followed by the other, and what was not charged there is not given back.
 #[test]
 fn only_what_the_store_has_charged_is_given_back() {
-    let full = policy("full", "3/h").with_mode(Mode::Shadow);
-    let (healthy, drains) = (policy("healthy", "9/h"), policy("drains", "3/h").with_excess(Excess::Drain));
+    let quota = |name, limit| policy(name, limit).with_mode(Mode::Quota);
+    let (full, healthy) = (quota("full", "3/h"), quota("healthy", "9/h"));
+    let drains = policy("drains", "3/h").with_excess(Excess::Drain);
     let (policies, stores) = ([&full, &healthy, &drains], stores(vec![], false));
     assert!(decide(&policies, Verb::Check, &stores, None).allowed());
     assert_eq!(left(&policies, &stores), [2, 8, 2]);
     *stores.shared().fails.lock().unwrap() = vec![("drains", down())];
-    // The shadow has too little left to be charged, and so has the share of the third: that is taken, and the call denied.
+    // The first quota has too little left to be charged, and so has the share of the third: that is taken, and the call denied.
     let denied = decide_for(3, &policies, Verb::Check, &stores, None);
     assert_eq!(denied.rulings().iter().map(Ruling::charged).collect::<Vec<_>>(), [0, 0, 2]);
     *stores.shared().fails.lock().unwrap() = vec![];

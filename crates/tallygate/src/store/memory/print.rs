@@ -219,8 +219,8 @@ mod tests {
             let print = factors.print(b"api", format!("user:{number:011}").as_bytes());
             assert!(seen.insert((print.low, print.high)));
             shards[print.shard(64)] += 1;
-            buckets[usize::try_from(print.low % 4096).unwrap()] += 1;
-            tags[usize::try_from(print.low >> 57).unwrap()] += 1;
+            buckets[usize::try_from(print.bucket_hash() % 4096).unwrap()] += 1;
+            tags[usize::try_from(print.bucket_hash() >> 57).unwrap()] += 1;
         }
         for (name, counts) in [("shards", shards), ("buckets", buckets), ("tags", tags)] {
             let mean = KEYS / counts.len();
@@ -249,6 +249,21 @@ mod tests {
         assert_eq!(halves.len(), 2 * drawn.len());
         let (all, any) = drawn.iter().fold((u128::MAX, 0), |(all, any), factor| (all & factor, any | factor));
         assert_eq!((all, any), (0, u128::MAX));
+    }
+
+    #[test]
+    fn the_halves_of_a_shared_state_have_nothing_in_common() {
+        let shared = Factors::random().print(b"p", b"s").shared("p", 1);
+        assert!(shared.is_shared());
+        assert_ne!(shared.low | Print::SHARED, shared.high);
+    }
+
+    #[test]
+    fn what_is_followed_differs_by_one_bit() {
+        let print = Factors::random().print(b"p", b"s");
+        let followed = print.followed();
+        assert_eq!((followed.low, followed.high), (print.low, print.high | Print::FOLLOWED));
+        assert!(followed != print && !followed.is_shared());
     }
 
     #[test]

@@ -177,7 +177,7 @@ impl Shard {
         }
         let overflowed = self.own() + earlier >= self.bounds.keys;
         if overflowed && self.bounds.shared == 0 {
-            return Step { overflowed, crowded: true, ..Step::of(no_room(check.limit)) };
+            return Step { overflowed, ..Step::of(no_room(check.limit)) };
         }
         let shared = overflowed.then(|| print.shared(check.key.policy(), self.bounds.shared));
         let print = shared.unwrap_or(print);
@@ -186,7 +186,7 @@ impl Shard {
         if shared.is_some() && self.len() - self.own() + earlier >= most {
             let known = with_table!(self, check.limit.algorithm(), |table| table.get(print).is_some());
             if !known {
-                return Step { overflowed, crowded: true, ..Step::of(no_room(check.limit)) };
+                return Step { overflowed, ..Step::of(no_room(check.limit)) };
             }
         }
         let status = with_table!(self, check.limit.algorithm(), |table| match table.get_mut(print) {
@@ -235,7 +235,8 @@ impl Shard {
             CounterOp::AddFloat { delta, ttl } => (before.add_float(delta)?, ttl),
         };
         let created = value.is_none();
-        let new = created && self.counters.get(print).is_none();
+        // One that has expired still has its place.
+        let new = self.counters.get(print).is_none();
         if new && self.bounds.sweep && self.own() >= self.bounds.keys {
             self.make_room(now);
         }

@@ -255,3 +255,48 @@ fn states_of_other_shards_and_kinds_are_not_shared() {
     assert_eq!(ask([check(one, 0), check(same, 1)]), (Source::Overflow, true));
     assert_eq!(ask([check(one, 0), check(same, 0)]), (Source::Overflow, false));
 }
+
+#[test]
+fn a_key_without_room_has_nothing_left() {
+    let store = MemoryStore::builder().capacity(1).overflow(Overflow::Deny).build();
+    let limit: crate::Limit = "10/h".parse().unwrap();
+    let check = |subject| Check::new(Key::new("p", subject).unwrap(), &limit);
+    assert!(store.answer(&Call::new(Verb::Check, &[check("a")]).unwrap()).allowed());
+    let denied = store.answer(&Call::new(Verb::Check, &[check("b")]).unwrap());
+    assert_eq!((denied.allowed(), denied.binding().remaining()), (false, 0));
+}
+
+/// However many states are shared, a key that finds room has one of its own.
+#[test]
+fn shared_states_take_no_room_from_others() {
+    let clock = crate::clock::ManualClock::new(Timestamp::from_micros(3_600_000_000_000));
+    let store = MemoryStore::builder().capacity(1).overflow(Overflow::Shared(1)).clock(clock.clone()).build();
+    let (short, limit): (crate::Limit, crate::Limit) = ("1/s".parse().unwrap(), "10/h".parse().unwrap());
+    let ask = |policy: &str, limit: &crate::Limit| {
+        store.answer(&Call::new(Verb::Check, &[Check::new(Key::new(policy, "s").unwrap(), limit)]).unwrap())
+    };
+    assert_eq!(ask("first", &short).source(), Source::Store);
+    let allowed = (0..100).filter(|at| ask(&format!("p{at}"), &limit).allowed()).count();
+    assert_eq!((allowed, store.len()), (64, 65));
+    clock.advance(std::time::Duration::from_secs(1));
+    // Each call looks for expired states in a part of the table.
+    let mut own = (0..20).map(|at| ask(&format!("new{at}"), &limit)).filter(|own| own.source() == Source::Store);
+    assert!(own.next().is_some_and(|own| own.allowed()));
+}
+
+/// Nothing is removed from this store, so an expired counter holds the only place.
+#[tokio::test]
+async fn an_expired_counter_begins_anew_in_its_own_place() {
+    let clock = crate::clock::ManualClock::new(Timestamp::from_micros(3_600_000_000_000));
+    let store = MemoryStore::builder().capacity(1).clock(clock.clone()).without_sweep().build();
+    let store = std::sync::Arc::new(store);
+    let counter = |name| {
+        let counter = crate::counter::Counter::new(store.clone(), name).unwrap();
+        counter.expires_after(std::time::Duration::from_secs(1)).unwrap()
+    };
+    assert_eq!(counter("a").incr().await.unwrap(), 1);
+    assert_eq!(counter("a").incr().await.unwrap(), 2);
+    clock.advance(std::time::Duration::from_secs(1));
+    assert_eq!(counter("a").incr().await.unwrap(), 1);
+    assert!(counter("b").incr().await.is_err());
+}

@@ -68,7 +68,7 @@ async fn a_watcher_sees_the_store_come_and_go_and_the_server_stop() {
     assert_eq!(unknown.next().await.unwrap().unwrap().status(), ServiceUnknown);
 }
 
-/// A watcher was told of outages only, where `/readyz` also fails if no call can be charged.
+/// A watcher heard of outages only, where `/readyz` also fails if no call can be charged.
 #[tokio::test]
 async fn a_watcher_sees_that_no_call_can_be_charged() {
     let redis = Server::redis().acl("user app on >pw ~* &* +@all").start();

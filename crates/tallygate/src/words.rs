@@ -142,6 +142,7 @@ mod tests {
             [("", "", 0), ("", "abc", 3), ("abc", "", 3), ("abc", "axc", 1), ("abc", "bc", 1), ("kitten", "sitting", 3)]
         {
             assert_eq!(edit_distance(from, to), distance, "{from} {to}");
+            assert_eq!(edit_distance(to, from), distance, "{to} {from}");
         }
     }
 

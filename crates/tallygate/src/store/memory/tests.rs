@@ -297,6 +297,7 @@ async fn an_expired_counter_begins_anew_in_its_own_place() {
     assert_eq!(counter("a").incr().await.unwrap(), 1);
     assert_eq!(counter("a").incr().await.unwrap(), 2);
     clock.advance(std::time::Duration::from_secs(1));
+    assert!(counter("b").incr().await.is_err());
     assert_eq!(counter("a").incr().await.unwrap(), 1);
     assert!(counter("b").incr().await.is_err());
 }

@@ -18,7 +18,8 @@ pub fn run(input: &[u8]) {
             findings.as_slice()
         }
     };
-    let lines = text.lines().count().max(1) + 1;
+    // In YAML, a carriage return alone ends a line as well.
+    let lines = text.replace("\r\n", "\n").split(['\n', '\r']).count() + 1;
     let mut said = 0;
     for finding in findings {
         assert_eq!(finding.file, "f.yaml");

@@ -126,7 +126,7 @@ impl Doctor {
     }
 
     /// What a running server watches: `INFO`, `TIME` and `CLUSTER INFO` of each master, and every script on a key of its own; a few
-    /// milliseconds in all. Sends no `CONFIG`, and nothing again that the user may not run.
+    /// milliseconds in all. Sends no `CONFIG`. What the user may not read is not asked for again.
     pub async fn watch(&self) -> Diagnosis {
         let (mut diagnosis, nodes) = self.facts(false).await;
         let (store, mut spread) = (self.store().await, Vec::new());

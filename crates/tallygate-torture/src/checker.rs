@@ -68,6 +68,8 @@ pub struct Checked {
     pub phantoms: u64,
     /// The slowest decision that counts against the deadline, in microseconds.
     pub slowest: u64,
+    /// Decisions that were late because the server process waited for a processor.
+    pub starved: u64,
 }
 
 /// Checks everything that follows from the log.
@@ -320,11 +322,22 @@ fn deadlines(log: &Log, facts: &Facts, checked: &mut Checked) {
         }
         checked.slowest = checked.slowest.max(took);
         let allowed = facts.deadline + GRACE;
-        if took > allowed && took > allowed + 3 * log.starved(call.sent, call.ended) {
+        let starved = log.starved(call.sent, call.ended);
+        if took > allowed + 3 * starved {
+            let server = log.server_starved(call.sent, call.ended);
+            if took <= allowed + 3 * server {
+                checked.starved += 1;
+                continue;
+            }
             late += 1;
             if late == 1 {
+                let decided_after = match call.end {
+                    End::Decided { at: Some(at), .. } => format!("{} us", at.saturating_sub(log.began_at + call.sent)),
+                    _ => "unknown".to_owned(),
+                };
                 let what = format!(
-                    "a call sent at {} us took {took} us, the deadline is {} us: {:?}",
+                    "a call sent at {} us took {took} us, the deadline is {} us (decided after: {decided_after}; woken late \
+                     meanwhile: this process by {starved} us, the server by {server} us): {:?}",
                     call.sent, facts.deadline, call.end
                 );
                 checked.violations.push(Violation::new("deadline", what));

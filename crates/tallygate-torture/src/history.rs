@@ -1,7 +1,7 @@
 //! What happened in a round: every call with its answer, every fault, every declared loss of states.
 
 use std::sync::Mutex;
-use std::time::Instant;
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use tallygate::Limit;
 
@@ -223,6 +223,10 @@ pub struct Log {
     pub violations: Vec<Violation>,
     /// `(when, microseconds)`: how late this process itself was woken.
     pub late: Vec<(u64, u64)>,
+    /// The same for the threads of the server process, as the kernel counts it.
+    pub server_late: Vec<(u64, u64)>,
+    /// When the round began, in microseconds of the wall clock.
+    pub began_at: u64,
     /// When the Sentinels were seen to have switched to another master.
     pub switches: Vec<u64>,
 }
@@ -232,8 +236,13 @@ impl Log {
     /// slow product.
     #[must_use]
     pub fn starved(&self, from: u64, to: u64) -> u64 {
-        let near = self.late.iter().filter(|(at, late)| *at >= from && at.saturating_sub(*late) <= to);
-        near.map(|(_, late)| *late).max().unwrap_or(0)
+        longest(&self.late, from, to)
+    }
+
+    /// The same for the server process, seen every 20 ms.
+    #[must_use]
+    pub fn server_starved(&self, from: u64, to: u64) -> u64 {
+        longest(&self.server_late, from, to + 40_000)
     }
 
     /// Whether the Sentinels have switched without a fault that asked for it, as they do if they or the master are not run for a
@@ -249,6 +258,11 @@ impl Log {
     }
 }
 
+fn longest(late: &[(u64, u64)], from: u64, to: u64) -> u64 {
+    let near = late.iter().filter(|(at, late)| *at >= from && at.saturating_sub(*late) <= to);
+    near.map(|(_, late)| *late).max().unwrap_or(0)
+}
+
 /// Records from all threads.
 #[derive(Debug)]
 pub struct Recorder {
@@ -258,7 +272,9 @@ pub struct Recorder {
 
 impl Default for Recorder {
     fn default() -> Self {
-        Self { start: Instant::now(), log: Mutex::new(Log::default()) }
+        let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let began_at = u64::try_from(wall.as_micros()).expect("a date of this age");
+        Self { start: Instant::now(), log: Mutex::new(Log { began_at, ..Log::default() }) }
     }
 }
 

@@ -37,6 +37,10 @@ pub struct Report {
     pub slowest: BTreeMap<&'static str, u64>,
     /// How late this process was woken at most, in microseconds.
     pub late: u64,
+    /// How long a thread of a server process waited for a processor at most, in microseconds.
+    pub server_late: u64,
+    /// Decisions that were late because the server process waited for a processor.
+    pub starved: u64,
     /// Rounds in which Sentinels switched to another master by themselves.
     pub unasked_switches: u64,
     /// The time of all rounds together.
@@ -69,6 +73,8 @@ impl Report {
         let slowest = self.slowest.entry(world).or_default();
         *slowest = (*slowest).max(outcome.checked.slowest);
         self.late = self.late.max(outcome.late);
+        self.server_late = self.server_late.max(outcome.server_late);
+        self.starved += outcome.checked.starved;
         self.unasked_switches += u64::from(outcome.unasked_switch);
         for detail in &outcome.details {
             let longest = self.recovery.entry(detail.kind.clone()).or_default();
@@ -109,9 +115,11 @@ impl fmt::Display for Report {
         let slowest = self.slowest.iter().map(|(world, micros)| ((*world).to_owned() + " ms", micros / 1000));
         writeln!(
             f,
-            "slowest         {} (this process was woken up to {} ms late)",
+            "slowest         {} (this process was woken up to {} ms late, a server up to {} ms: {} calls are not held against it)",
             list(&mut slowest.into_iter()),
-            self.late / 1000
+            self.late / 1000,
+            self.server_late / 1000,
+            self.starved
         )?;
         let recovery = self.recovery.iter().map(|(kind, micros)| (kind.clone(), micros / 1000));
         writeln!(f, "back within ms  {}", list(&mut recovery.into_iter()))?;

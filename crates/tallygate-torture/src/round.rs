@@ -1,6 +1,7 @@
 //! One round: a schedule is run, and what was recorded is checked.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
+use std::ffi::OsString;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -39,6 +40,8 @@ pub struct Outcome {
     pub panics: u64,
     /// How late this process was woken at most, in microseconds.
     pub late: u64,
+    /// How long a thread of the server process waited for a processor at most, in microseconds.
+    pub server_late: u64,
     /// Whether Sentinels have switched to another master by themselves: answers were then judged without the history.
     pub unasked_switch: bool,
     /// What each fault did to its callers.
@@ -92,6 +95,10 @@ async fn run_in(schedule: &Schedule) -> Outcome {
         let scene = Arc::clone(&scene);
         move || watch_switches(&scene)
     });
+    let server_watcher = thread::spawn({
+        let scene = Arc::clone(&scene);
+        move || watch_server(&scene)
+    });
     // Callers are tasks: they also wait for the threads that run them.
     let task_ticker = tokio::spawn(tick_as_task(Arc::clone(&scene)));
     let mut random = Random::new(schedule.seed ^ 0xC0FF_EE00);
@@ -113,6 +120,7 @@ async fn run_in(schedule: &Schedule) -> Outcome {
     ticker.join().expect("the ticker ends with the round");
     task_ticker.await.expect("the ticker ends with the round");
     watcher.join().expect("the watcher ends with the round");
+    server_watcher.join().expect("the watcher ends with the round");
     let direct = direct.connect().await.expect("the store accepts");
     peek(&scene, &direct).await;
     tokio::task::block_in_place(|| finish(&scene, schedule, usage_before))
@@ -128,6 +136,9 @@ async fn spend(scene: &Scene, store: &RedisStore) {
 }
 
 const TICK: Duration = Duration::from_millis(2);
+
+/// Shorter delays are not recorded, in microseconds.
+const LATE: u64 = 2000;
 
 /// Records how late a thread of this process is woken.
 fn tick(scene: &Scene) {
@@ -149,9 +160,27 @@ async fn tick_as_task(scene: Arc<Scene>) {
 
 fn record_lateness(scene: &Scene, start: Instant) {
     let late = u64::try_from(start.elapsed().saturating_sub(TICK).as_micros()).unwrap_or(u64::MAX);
-    if late > 2000 {
+    if late > LATE {
         let now = scene.recorder.now();
         scene.recorder.with(|log| log.late.push((now, late)));
+    }
+}
+
+/// Records how late the threads of the server process are woken. The kernel counts a wait when it ends.
+fn watch_server(scene: &Scene) {
+    let Some(served) = &scene.world.served else { return };
+    // A thread that is new is known from the next look on.
+    let mut known: HashMap<OsString, u64> = served.run_delays().into_iter().collect();
+    while !scene.over.load(Ordering::Relaxed) {
+        thread::sleep(10 * TICK);
+        for (thread, delay) in served.run_delays() {
+            let before = known.insert(thread, delay).unwrap_or(delay);
+            let late = delay.saturating_sub(before);
+            if late > LATE {
+                let now = scene.recorder.now();
+                scene.recorder.with(|log| log.server_late.push((now, late)));
+            }
+        }
     }
 }
 
@@ -223,7 +252,8 @@ fn finish(scene: &Scene, schedule: &Schedule, usage_before: Option<(u64, usize)>
     };
     outcome.checked = checker::check(&log, &facts);
     outcome.calls = log.calls.len() as u64;
-    outcome.late = log.late.iter().map(|(_, late)| *late).max().unwrap_or(0);
+    let longest = |late: &[(u64, u64)]| late.iter().map(|(_, late)| *late).max().unwrap_or(0);
+    (outcome.late, outcome.server_late) = (longest(&log.late), longest(&log.server_late));
     outcome.details = detail::details(&log);
     for injected in &log.injected {
         *outcome.faults.entry(injected.fault.kind()).or_default() += 1;

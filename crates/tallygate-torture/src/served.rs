@@ -1,6 +1,7 @@
 //! A server process, its policies, and a small asynchronous HTTP client.
 
 use std::env;
+use std::ffi::OsString;
 use std::fmt::Write as _;
 use std::fs;
 use std::io;
@@ -72,6 +73,19 @@ impl Served {
     #[must_use]
     pub fn grpc(&self) -> SocketAddr {
         (Ipv4Addr::LOCALHOST, self.grpc.number()).into()
+    }
+
+    /// How long each thread was ready to run and waited for a processor, in microseconds since it began. Empty where the kernel does
+    /// not say.
+    #[must_use]
+    pub fn run_delays(&self) -> Vec<(OsString, u64)> {
+        let Ok(threads) = fs::read_dir(format!("/proc/{}/task", self.daemon.pid())) else { return Vec::new() };
+        let delay = |thread: fs::DirEntry| {
+            let text = fs::read_to_string(thread.path().join("schedstat")).ok()?;
+            let nanos: u64 = text.split_whitespace().nth(1)?.parse().ok()?;
+            Some((thread.file_name(), nanos / 1000))
+        };
+        threads.flatten().filter_map(delay).collect()
     }
 
     /// Resident memory in MiB, and open descriptors.

@@ -173,6 +173,28 @@ fn a_call_in_flight_at_a_loss_may_have_charged_before_it() {
     }
 }
 
+/// A machine that does not run the server is not a slow server, but only while it does not run it.
+#[test]
+fn a_late_call_is_excused_by_a_server_without_a_processor_at_that_time() {
+    let limit = limits().next().unwrap();
+    let late = 900_000;
+    let checked = |server_late: &[(u64, u64)]| {
+        let (mut log, facts) = right(&limit, false, 1);
+        log.calls.truncate(12);
+        log.peeked.clear();
+        log.calls[11].ended += late;
+        let ended = log.calls[11].ended;
+        log.server_late = server_late.iter().map(|(before, late)| (ended - before, *late)).collect();
+        check(&log, &facts)
+    };
+    let excused = checked(&[(100_000, 300_000)]);
+    assert_eq!((broken(&excused), excused.starved), (vec![], 1));
+    for other in [&[][..], &[(100_000, 100_000)], &[(late + 100, 300_000)]] {
+        let held_against = checked(other);
+        assert_eq!((broken(&held_against), held_against.starved), (vec!["deadline"], 0), "{other:?}");
+    }
+}
+
 #[test]
 fn an_outage_that_admits_too_much_is_found() {
     let limit = Limit::builder(10, Duration::from_secs(86_400)).build().unwrap();

@@ -56,12 +56,16 @@ pub(crate) fn write_decision(
     Ok(())
 }
 
-/// One decision on one line: the outcome and the numbers of the limit that binds.
+/// One decision on one line: the outcome and the numbers of the limit that binds; and what was granted to a call that takes what is
+/// left.
 pub(crate) fn decision_text(policies: &[&str], decision: &Decision) -> String {
     let binding = decision.binding();
     let mut text = status_text(binding);
     if policies.len() > 1 {
         text += &format!("  ({} binds)", sanitize::text(policies[decision.binding_index()]));
+    }
+    if let Some(granted) = decision.granted().filter(|_| decision.allowed()) {
+        text += &format!("  (granted: {granted})");
     }
     match decision.source() {
         Source::Store => {}

@@ -34,6 +34,21 @@ fn repeated_calls_print_a_line_each_and_a_summary() {
 }
 
 #[test]
+fn a_check_may_take_what_is_left() {
+    let args = ["check", "alice", "--limit", "10/h", "--cost", "8", "--up-to", "--at-least", "2", "--repeat", "3"];
+    let ran = run(args);
+    let lines: Vec<&str> = ran.stdout.lines().collect();
+    assert!(lines[0].starts_with("1  allowed  2 of 10 left") && lines[0].ends_with("(granted: 8)"), "{}", lines[0]);
+    assert!(lines[1].starts_with("2  allowed  0 of 10 left") && lines[1].ends_with("(granted: 2)"), "{}", lines[1]);
+    assert!(lines[2].starts_with("3  denied   0 of 10 left") && !lines[2].contains("granted"), "{}", lines[2]);
+    assert_eq!(json(&["check", "alice", "--limit", "3/min", "--cost", "8", "--up-to", "--json"])["granted"], 3);
+    let refused = run(["check", "alice", "--limit", "9/min", "--cost", "2", "--up-to", "--at-least", "3"]);
+    assert!(refused.code == 2 && refused.stderr.contains("at least 3 units"), "{}", refused.stderr);
+    let refused = run(["check", "alice", "--limit", "9/min", "--at-least", "3"]);
+    assert!(refused.code == 2 && refused.stderr.contains("--up-to"), "{}", refused.stderr);
+}
+
+#[test]
 fn a_single_call_on_the_embedded_store_says_that_it_is_forgotten() {
     for verb in ["check", "peek", "refund", "reset"] {
         let ran = run([verb, "alice", "--limit", "3/min"]);

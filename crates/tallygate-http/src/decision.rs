@@ -77,6 +77,9 @@ impl<'a> Part<'a> {
 pub struct Answer<'a> {
     #[serde(flatten)]
     binding: Part<'a>,
+    /// For a call that takes what is left: how many units it takes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    granted: Option<u64>,
     split: bool,
     decided_at_us: Option<u64>,
     statuses: Vec<Part<'a>>,
@@ -90,13 +93,19 @@ impl<'a> Answer<'a> {
         let binding = binding.or_else(|| parts.iter().find(unlimited));
         // Another part may deny the call, or the call may be allowed although this part is used up.
         let binding = binding.map_or(Part::none(allowed), |part| Part { allowed, ..*part });
-        Self { binding, split: false, decided_at_us: None, statuses: parts }
+        Self { binding, granted: None, split: false, decided_at_us: None, statuses: parts }
     }
 
     /// When it was decided, on the store's clock, and whether the parts were charged one after the other.
     #[must_use]
     pub fn decided(self, at: Option<Timestamp>, split: bool) -> Self {
         Self { split, decided_at_us: at.map(Timestamp::as_micros), ..self }
+    }
+
+    /// How many units a call takes that takes what is left.
+    #[must_use]
+    pub fn granted(self, units: Option<u64>) -> Self {
+        Self { granted: units, ..self }
     }
 
     /// The part that binds.
@@ -134,7 +143,7 @@ pub fn decision_answer<'p>(policies: &[&'p str], decision: &Decision) -> Answer<
     let part = |(&policy, status)| Part::new(policy, status, decision.source(), false);
     let parts = policies.iter().zip(decision.statuses()).map(part).collect();
     let answer = Answer::new(decision.allowed(), parts, Some(decision.binding_index()));
-    answer.decided(decision.decided_at(), decision.split())
+    answer.decided(decision.decided_at(), decision.split()).granted(decision.granted())
 }
 
 /// Whole milliseconds, rounded up, so that a wait is never too short.

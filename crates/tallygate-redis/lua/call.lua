@@ -4,7 +4,8 @@
 -- ARGV[1]      how many calls
 -- for each call, in order:
 --   ARGV[+1]   check, peek, refund or reset
---   ARGV[+2]   1 if the call is already denied, else 0
+--   ARGV[+2]   1 if the call is already denied, else 0; then, if the call takes what is left, the most units, a double. The costs of its
+--              checks are then the least units, all the same
 --   ARGV[+3]   13 bytes for each check: the kind of its state (2 letters); e, q or s for enforce, quota or shadow; d if it drains;
 --              h if it can never be allowed; when the units of a refund were charged, a double in microseconds, 0 for now
 --   ARGV[+4…]  for each check its cost and the numbers of its limit, as in check.lua
@@ -39,7 +40,9 @@ end
 
 -- One call: its checks are KEYS[first] to KEYS[first + count - 1], and their numbers follow ARGV[at]. In addition to the verbs of a
 -- call, a twin takes adopt: it writes only a state that was converted to other numbers.
-local function call(verb, denied, heads, first, at, count)
+local function call(verb, terms, heads, first, at, count)
+  local denied, at_most = sub(terms, 1, 1) == '1'
+  if #terms > 1 then at_most = struct.unpack('<d', terms, 2) end
   local answers, enforced, quotas, quota = {}, not denied, false, false
   -- For each check judged on its own: whether it fits, what is left, the waits, and whether its state was converted.
   local judged = {}
@@ -66,7 +69,7 @@ local function call(verb, denied, heads, first, at, count)
       local mode, drains, hopeless = byte(heads, head + 2, head + 4)
       -- If all earlier checks are allowed, the last one is judged and charged at once: no later check can deny the call.
       local last = i == count and verb == 'check' and enforced and not quotas
-        and drains ~= DRAINS and hopeless ~= HOPELESS
+        and drains ~= DRAINS and hopeless ~= HOPELESS and not at_most
       local fit, remaining, retry_after, reset_after, changed = try(twin, key, packed, now, last and 'check' or 'peek')
       if type(fit) == 'string' then
         if mode ~= SHADOW then return fit end
@@ -88,9 +91,23 @@ local function call(verb, denied, heads, first, at, count)
   end
 
   local all = enforced and (quota or not quotas)
+  -- How many units it takes of what is left: see Settlement::granted in tallygate/src/call/settlement.rs.
+  local granted = at_most
+  if at_most then
+    local most = 0
+    for i = 1, count do
+      local mode = byte(heads, 13 * i - 10)
+      if mode == ENFORCE then
+        granted = math.min(granted, judged[i][2])
+      elseif mode == QUOTA then
+        most = math.max(most, judged[i][2])
+      end
+    end
+    if quotas then granted = math.min(granted, most) end
+  end
   for i = 1, count do
     if not answers[i] then
-      -- What to take from a state: see Settlement::taking in tallygate/src/call.rs.
+      -- What to take from a state: see Settlement::taking.
       local key, packed, head = KEYS[first + i - 1], ARGV[at + i], 13 * i - 12
       local twin = twins[sub(heads, head, head + 1)]
       local mode, drains = byte(heads, head + 2, head + 3)
@@ -100,9 +117,17 @@ local function call(verb, denied, heads, first, at, count)
         and (all or mode == ENFORCE and not fit or mode == QUOTA and enforced)
       if takes and fit then
         units = struct.unpack('<d', packed)
+        if granted then
+          -- See Settlement::part_of_grant.
+          units = granted
+          if remaining < granted then units = mode == QUOTA and 0 or remaining end
+          packed = pack('<d', units) .. sub(packed, 9)
+        end
+      end
+      if units > 0 then
         local _
         _, remaining, retry_after, reset_after = twin(key, packed, now, 'check')
-      elseif takes and drains == DRAINS and remaining > 0 then
+      elseif takes and not fit and drains == DRAINS and remaining > 0 then
         units = remaining
         twin(key, pack('<d', units) .. sub(packed, 9), now, 'check')
         local _
@@ -129,7 +154,7 @@ local function replies_by(decide)
   for i = 1, tonumber(ARGV[1]) do
     local heads = ARGV[at + 3]
     local count = #heads / 13
-    replies[i] = decide(ARGV[at + 1], ARGV[at + 2] == '1', heads, first, at + 3, count)
+    replies[i] = decide(ARGV[at + 1], ARGV[at + 2], heads, first, at + 3, count)
     first, at = first + count, at + 3 + count
   end
   return replies

@@ -30,7 +30,16 @@ const MAX_WAITING: usize = 4096;
 pub(crate) struct Questions {
     pub(crate) verb: Verb,
     pub(crate) denied: bool,
+    /// The most units of a call that takes what is left.
+    pub(crate) at_most: Option<u64>,
     pub(crate) asked: Vec<Asked>,
+}
+
+impl Questions {
+    /// A call that takes or gives back the costs of its checks.
+    pub(crate) fn new(verb: Verb, asked: Vec<Asked>) -> Self {
+        Self { verb, denied: false, at_most: None, asked }
+    }
 }
 
 /// The keys that have a run in flight.

@@ -103,7 +103,7 @@ pub fn script_replies(input: &[u8]) {
         assert_eq!(status.units(), u64::from(decision.allowed()));
     }
     sound(&one, answer);
-    let all = read_call(&reply, &Questions { verb, denied: false, asked });
+    let all = read_call(&reply, &Questions::new(verb, asked));
     if let Ok(decision) = &all {
         assert_eq!(decision.statuses().len(), count);
         assert!((0..count).any(|place| decision.failure(place).is_none()), "an answer without one status is an error");

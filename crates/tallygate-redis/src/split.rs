@@ -26,14 +26,25 @@ const PAUSE: Duration = Duration::from_millis(10);
 /// A call that outlives its caller: once begun, it is finished.
 pub(crate) struct Split {
     pub(crate) engine: Arc<Engine>,
-    pub(crate) verb: Verb,
-    pub(crate) denied: bool,
+    pub(crate) call: Questions,
     /// Whether what could be decided is an answer.
     pub(crate) partial: bool,
-    pub(crate) asked: Vec<Asked>,
     /// Whether all states share a slot: then the call only has to be finished.
     pub(crate) together: bool,
     pub(crate) deadline: Deadline,
+}
+
+/// How some of the checks are asked about.
+struct Terms {
+    verb: Verb,
+    denied: bool,
+    at_most: Option<u64>,
+}
+
+impl Terms {
+    fn of(call: &Questions) -> Self {
+        Self { verb: call.verb, denied: call.denied, at_most: call.at_most }
+    }
 }
 
 /// The result of one check.
@@ -71,27 +82,46 @@ type Runs = JoinSet<(Vec<usize>, Answer)>;
 impl Split {
     /// Runs as a separate task. The answer is sent by the deadline. Runs that are still in progress then are awaited,
     /// so that nothing that was charged too late stays charged.
-    pub(crate) async fn run(self, caller: oneshot::Sender<Delivery>) {
-        let mut parts = vec![None; self.asked.len()];
-        if self.verb.effect() != Effect::Charges {
-            let mut runs = match self.verb.effect() {
+    pub(crate) async fn run(mut self, caller: oneshot::Sender<Delivery>) {
+        let mut parts = vec![None; self.call.asked.len()];
+        if self.call.verb.effect() != Effect::Charges {
+            let mut runs = match self.call.verb.effect() {
                 // It has begun, so it is finished in every slot, however little is left of the caller's time. If each slot checked the
                 // clock, some could be left out.
                 Effect::GivesBack => {
-                    let places: Vec<usize> = (0..self.asked.len()).collect();
+                    let places: Vec<usize> = (0..self.call.asked.len()).collect();
                     let deadline = self.engine.client.default_deadline();
-                    self.spawn(self.verb, self.denied, &self.asked, &places, deadline)
+                    self.spawn(&places, Terms::of(&self.call), deadline)
                 }
-                _ => self.start(self.verb, self.denied, |_| true),
+                _ => self.start(Terms::of(&self.call), |_| true),
             };
             self.collect_in_time(&mut runs, &mut parts).await;
             drop(Delivery::send(self.decision(&parts), caller));
             return collect(&mut runs, &mut parts).await;
         }
-        let mut runs = self.start(self.verb, self.denied, |mode| mode == Mode::Enforce);
+        if self.call.at_most.is_some() {
+            // What one slot has not got must not be taken from the others, not even for a moment: look first.
+            let terms = Terms { verb: Verb::Peek, denied: false, at_most: None };
+            let mut looks = self.start(terms, |mode| mode != Mode::Shadow);
+            self.collect_in_time(&mut looks, &mut parts).await;
+            // If it is denied nevertheless, it takes the least, and gives it back.
+            let least = self.call.asked.iter().map(|asked| asked.cost).max().unwrap_or(1);
+            self.call.at_most = self.granted(&parts, Status::remaining).map(|left| left.max(least));
+            let known = (0..parts.len()).all(|place| self.is_shadow(place) || status(&parts, place).is_some());
+            if known && !self.settle(&parts).allowed() && !self.call.asked.iter().any(|asked| asked.drains) {
+                let shadows = (0..parts.len()).filter(|&place| self.is_shadow(place)).collect::<Vec<_>>();
+                let terms = Terms { verb: Verb::Peek, denied: false, at_most: None };
+                self.collect_in_time(&mut self.spawn(&shadows, terms, self.patient()), &mut parts).await;
+                let denied = self.decision(&parts).map(|decision| decision.with_allowed(false).with_granted(Some(0)));
+                return drop(Delivery::send(denied, caller));
+            }
+            parts.fill(None);
+        }
+        let mut runs = self.start(Terms::of(&self.call), |mode| mode == Mode::Enforce);
         // A quota that fits is charged, whatever the others in its slot answer.
-        let quota_verb = if self.denied { Verb::Peek } else { self.verb };
-        let mut quotas = self.start(quota_verb, false, |mode| mode == Mode::Quota);
+        let quota_verb = if self.call.denied { Verb::Peek } else { self.call.verb };
+        let terms = Terms { verb: quota_verb, denied: false, ..Terms::of(&self.call) };
+        let mut quotas = self.start(terms, |mode| mode == Mode::Quota);
         self.collect_in_time(&mut runs, &mut parts).await;
         self.collect_in_time(&mut quotas, &mut parts).await;
         if let Some(error) = self.fatal(&parts) {
@@ -103,13 +133,18 @@ impl Split {
         let decided: Vec<bool> =
             (0..parts.len()).map(|at| self.is_shadow(at) || status(&parts, at).is_some()).collect();
         let settlement = self.settle(&parts);
+        let granted = self.granted(&parts, Status::units);
         let mut too_much = charged(&parts);
-        too_much.retain(|&(place, ..)| self.is_too_much(settlement, &parts, place));
+        too_much.retain_mut(|(place, units, _)| {
+            *units -= self.kept(settlement, &parts, *place, granted);
+            *units > 0
+        });
         let mut undo = self.give_back(&too_much);
-        let shadow_verb = if settlement.allowed() { self.verb } else { Verb::Peek };
+        let shadow_verb = if settlement.allowed() { self.call.verb } else { Verb::Peek };
+        let terms = Terms { verb: shadow_verb, denied: false, at_most: granted };
         // A deadline of their own: the outcome is known, and they are charged even if the answer does not wait for them.
-        let places: Vec<usize> = (0..self.asked.len()).filter(|&place| self.is_shadow(place)).collect();
-        let mut shadows = self.spawn(shadow_verb, false, &self.asked, &places, self.engine.client.default_deadline());
+        let places: Vec<usize> = (0..self.call.asked.len()).filter(|&place| self.is_shadow(place)).collect();
+        let mut shadows = self.spawn(&places, terms, self.engine.client.default_deadline());
         self.collect_in_time(&mut shadows, &mut parts).await;
         let undone = async { while undo.join_next().await.is_some() {} };
         let _ = timeout_at(self.deadline.answer_by, undone).await;
@@ -118,7 +153,9 @@ impl Split {
                 *status = status.with_refund(*units);
             }
         }
-        let decision = self.decision(&parts).map(|decision| decision.with_allowed(settlement.allowed()));
+        let granted_in_all = granted.map(|granted| if settlement.allowed() { granted } else { 0 });
+        let decision = self.decision(&parts);
+        let decision = decision.map(|it| it.with_allowed(settlement.allowed()).with_granted(granted_in_all));
         let received = Delivery::send(decision, caller);
         finish(shadows).await;
         finish(undo).await;
@@ -126,18 +163,22 @@ impl Split {
         collect(&mut quotas, &mut parts).await;
         // A caller that is gone cannot say what its policies answer for what could not be decided.
         let delivered = !decided.contains(&false) || received.await.is_ok();
-        let in_vain = |place: usize| match (delivered, decided[place]) {
-            (false, _) => !too_much.iter().any(|(other, ..)| *other == place),
-            (true, false) => !settlement.allowed(),
-            (true, true) => false,
+        // Of what was decided, only what is kept still counts as charged.
+        let kept = |place: usize| match (delivered, decided[place], settlement.allowed()) {
+            (false, ..) | (true, false, false) => 0,
+            (true, true, _) => u64::MAX,
+            (true, false, true) => granted.unwrap_or(u64::MAX),
         };
-        let mut charged = charged(&parts);
-        charged.retain(|&(place, ..)| in_vain(place));
-        finish(self.give_back(&charged)).await;
+        let mut in_vain = charged(&parts);
+        in_vain.retain_mut(|(place, units, _)| {
+            *units = units.saturating_sub(kept(*place));
+            *units > 0
+        });
+        finish(self.give_back(&in_vain)).await;
     }
 
     fn is_shadow(&self, place: usize) -> bool {
-        self.asked[place].mode == Mode::Shadow
+        self.call.asked[place].mode == Mode::Shadow
     }
 
     /// Why what is known is no answer, if it is not: nothing is known, the caller needs all of it, or a check is only late. The
@@ -157,13 +198,30 @@ impl Split {
             Some(status) => (asked.mode, status.allowed()),
             None => (asked.mode, !asked.fails_closed),
         };
-        Settlement::of(self.denied, self.asked.iter().enumerate().map(fits))
+        Settlement::of(self.call.denied, self.call.asked.iter().enumerate().map(fits))
     }
 
-    /// Whether what a check was charged must be given back.
-    fn is_too_much(&self, settlement: Settlement, parts: &[Option<Part>], place: usize) -> bool {
-        let (asked, fits) = (&self.asked[place], status(parts, place).is_some_and(Status::allowed));
-        settlement.taking(asked.mode, asked.drains, fits) == Taking::Nothing
+    /// How many units a call takes that takes what is left, by what each check has left or has taken. What nobody can say is
+    /// no limit, unless it fails closed.
+    fn granted(&self, parts: &[Option<Part>], units: impl Fn(&Status) -> u64) -> Option<u64> {
+        let most = self.call.at_most?;
+        let left = |(place, asked): (usize, &Asked)| match status(parts, place) {
+            Some(status) => (asked.mode, if status.allowed() { units(status) } else { 0 }),
+            None => (asked.mode, if asked.fails_closed { 0 } else { most }),
+        };
+        Some(Settlement::granted(most, self.call.asked.iter().enumerate().map(left)))
+    }
+
+    /// How many of the units that a check was charged stay charged.
+    fn kept(&self, settlement: Settlement, parts: &[Option<Part>], place: usize, granted: Option<u64>) -> u64 {
+        let (asked, Some(status)) = (&self.call.asked[place], status(parts, place)) else { return 0 };
+        match settlement.taking(asked.mode, asked.drains, status.allowed()) {
+            Taking::Nothing => 0,
+            Taking::Rest => status.units(),
+            Taking::Cost => {
+                granted.map_or(status.units(), |granted| Settlement::part_of_grant(asked.mode, granted, status.units()))
+            }
+        }
     }
 
     /// Nothing is sent after the caller's deadline, but what was sent is awaited for twice the store's deadline.
@@ -179,20 +237,21 @@ impl Split {
         let mut read_all = false;
         while !done && !read_all {
             let slot = |asked: &Asked| self.engine.client.slot(&asked.key);
-            read_all = self.asked.iter().all(|asked| self.engine.client.has_read_all(slot(asked)));
+            read_all = self.call.asked.iter().all(|asked| self.engine.client.has_read_all(slot(asked)));
             done = timeout(LOOK, collect(runs, parts)).await.is_ok();
         }
     }
 
     /// Asks about the checks of some modes: one run for each slot, all slots at once.
-    fn start(&self, verb: Verb, denied: bool, chosen: impl Fn(Mode) -> bool) -> Runs {
-        let places: Vec<usize> = (0..self.asked.len()).filter(|&place| chosen(self.asked[place].mode)).collect();
-        self.spawn(verb, denied, &self.asked, &places, self.patient())
+    fn start(&self, terms: Terms, chosen: impl Fn(Mode) -> bool) -> Runs {
+        let places: Vec<usize> =
+            (0..self.call.asked.len()).filter(|&place| chosen(self.call.asked[place].mode)).collect();
+        self.spawn(&places, terms, self.patient())
     }
 
     /// Gives units back. What cannot be given back stays charged until it stops counting.
     fn give_back(&self, charged: &[(usize, u64, Timestamp)]) -> Runs {
-        let mut asked = self.asked.clone();
+        let mut asked = self.call.asked.clone();
         for &(place, units, at) in charged {
             (asked[place].cost, asked[place].charged_at) = (units, Some(at));
         }
@@ -201,18 +260,24 @@ impl Split {
         for group in self.engine.by_slot(&asked, &places) {
             let engine = Arc::clone(&self.engine);
             let asked = group.iter().map(|&place| asked[place].clone()).collect();
-            let refund = Questions { verb: Verb::Refund, denied: false, asked };
+            let refund = Questions::new(Verb::Refund, asked);
             runs.spawn(async move { (group, insist(&engine, &refund).await) });
         }
         runs
     }
 
-    fn spawn(&self, verb: Verb, denied: bool, asked: &[Asked], places: &[usize], deadline: Deadline) -> Runs {
+    fn spawn(&self, places: &[usize], terms: Terms, deadline: Deadline) -> Runs {
+        let Terms { verb, denied, at_most } = terms;
         let mut runs = JoinSet::new();
-        for group in self.engine.by_slot(asked, places) {
+        for group in self.engine.by_slot(&self.call.asked, places) {
             let engine = Arc::clone(&self.engine);
-            let asked: Vec<Asked> = group.iter().map(|&place| asked[place].clone()).collect();
-            let call = Questions { verb, denied, asked };
+            // Of what is left, each quota takes what it can: which of them pays is not known before the other slots have answered.
+            let as_shadow = |asked: Asked| match asked.mode {
+                Mode::Quota if at_most.is_some() => Asked { mode: Mode::Shadow, ..asked },
+                _ => asked,
+            };
+            let asked = group.iter().map(|&place| as_shadow(self.call.asked[place].clone())).collect();
+            let call = Questions { verb, denied, at_most, asked };
             runs.spawn(async move { (group, engine.coalesced(call, deadline).await) });
         }
         runs
@@ -224,7 +289,7 @@ impl Split {
         let (mut statuses, mut failures) = (Vec::new(), Vec::new());
         // Each slot has the clock of its own server. The earliest is used, from which no refund can profit.
         let mut decided_at: Option<Timestamp> = None;
-        for (place, asked) in self.asked.iter().enumerate() {
+        for (place, asked) in self.call.asked.iter().enumerate() {
             match status(parts, place) {
                 Some(known) => {
                     statuses.push(*known);
@@ -237,9 +302,9 @@ impl Split {
                 }
             }
         }
-        let decides = |place: usize| self.verb.effect() == Effect::Reads && !self.is_shadow(place);
+        let decides = |place: usize| self.call.verb.effect() == Effect::Reads && !self.is_shadow(place);
         let fatal = |place: usize| decides(place) && !self.partial;
-        if failures.len() == self.asked.len() || failures.iter().any(|(place, _)| fatal(*place)) {
+        if failures.len() == self.call.asked.len() || failures.iter().any(|(place, _)| fatal(*place)) {
             return Err(failures.swap_remove(0).1);
         }
         let allowed = self.settle(parts).allowed();
@@ -308,45 +373,4 @@ fn charged(parts: &[Option<Part>]) -> Vec<(usize, u64, Timestamp)> {
 }
 
 #[cfg(test)]
-mod tests {
-    use tallygate::call::Call;
-    use tallygate::{Check, Key, Limit, Store};
-    use tallygate_testkit::wait::PATIENCE;
-    use tallygate_testkit::{Cluster, Flavour};
-
-    use super::*;
-    use crate::RedisStore;
-
-    /// On a busy machine the refund ran out of its one deadline before it was sent, and a denied call stayed charged in a healthy slot.
-    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-    async fn what_a_denied_call_was_charged_is_given_back_although_there_was_no_time_at_first() {
-        let cluster = Cluster::start(Flavour::Redis, 3, 0);
-        let store = RedisStore::builder(&cluster.url()).deadline(Duration::from_millis(100)).connect().await.unwrap();
-        let (free, spent): (Limit, Limit) = ("9/h".parse().unwrap(), "1/h".parse().unwrap());
-        let checks = [("free", "a", &free), ("spent", "b", &spent)];
-        let checks = checks.map(|(policy, subject, limit)| Check::new(Key::new(policy, subject).unwrap(), limit));
-        let ask = async |verb: Verb, checks: &[Check<'_>]| {
-            let start = Instant::now();
-            loop {
-                match store.call(&Call::new(verb, checks).unwrap()).await {
-                    Ok(decision) => return decision,
-                    Err(error) => assert!(start.elapsed() < PATIENCE, "{error}"),
-                }
-            }
-        };
-        while ask(Verb::Check, &checks[1..]).await.allowed() {}
-        let servers = store.engine.client.servers();
-        let taken: Vec<_> = servers
-            .iter()
-            .map(|(node, _)| Arc::clone(node.places(Effect::GivesBack)).try_acquire_many_owned(1024).unwrap())
-            .collect();
-        let denied = ask(Verb::Check, &checks).await;
-        assert!(!denied.allowed() && denied.split());
-        sleep(Duration::from_millis(300)).await;
-        drop(taken);
-        let start = Instant::now();
-        while ask(Verb::Peek, &checks[..1]).await.binding().remaining() < 9 {
-            assert!(start.elapsed() < PATIENCE, "it stays charged");
-        }
-    }
-}
+mod tests;

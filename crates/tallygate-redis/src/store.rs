@@ -7,7 +7,7 @@ use redis::Value;
 use tallygate::call::{Call, Effect, Verb};
 use tallygate::policy::Mode;
 use tallygate::store::StoreErrorKind;
-use tallygate::{Check, Decision, Key, Store, StoreError};
+use tallygate::{Check, Cost, Decision, Key, Store, StoreError};
 use tokio::sync::oneshot;
 
 use crate::builder::{ConnectError, RedisStoreBuilder};
@@ -62,9 +62,9 @@ impl Store for RedisStore {
     async fn call(&self, call: &Call<'_>) -> Result<Decision, StoreError> {
         let deadline = self.engine.client.default_deadline();
         let deadline = call.deadline().map_or(deadline, |until| Deadline::until(until).earlier(deadline));
-        match (call.verb(), call.checks()) {
-            (Verb::Check, [check]) if check.is_plain() && !call.is_denied() => self.check_one(check, deadline).await,
-            _ => self.call_any(call, deadline).await,
+        match call.plain_check() {
+            Some(check) => self.check_one(check, deadline).await,
+            None => self.call_any(call, deadline).await,
         }
     }
 }
@@ -79,7 +79,7 @@ impl RedisStore {
             Turn::Wait(lane) => {
                 // Alone, a check decides its call whatever its mode.
                 let asked = vec![Asked { mode: Mode::Enforce, ..Asked::with_key(check, key) }];
-                return engine.wait_in(lane, Questions { verb: Verb::Check, denied: false, asked }, deadline).await;
+                return engine.wait_in(lane, Questions::new(Verb::Check, asked), deadline).await;
             }
         };
         engine.check_one(check, key, deadline).await
@@ -89,7 +89,8 @@ impl RedisStore {
         let engine = &self.engine;
         let asked: Vec<Asked> = call.checks().iter().map(|check| Asked::new(check, &engine.prefix)).collect();
         let partial = call.takes_partial_answers();
-        let call = Questions { verb: call.verb(), denied: call.is_denied(), asked };
+        let at_most = call.takes_at_most().map(Cost::get);
+        let call = Questions { verb: call.verb(), denied: call.is_denied(), at_most, asked };
         let asked = &call.asked;
         let together = asked.iter().all(|other| engine.client.same_slot(asked[0].key.as_bytes(), other.key.as_bytes()));
         if together && call.verb.effect() != Effect::GivesBack {
@@ -97,8 +98,7 @@ impl RedisStore {
         }
         // A call that gives back, or may have to, is finished even if the caller is gone.
         let (sender, delivery) = oneshot::channel();
-        let Questions { verb, denied, asked } = call;
-        let split = Split { engine: Arc::clone(engine), verb, denied, partial, asked, together, deadline };
+        let split = Split { engine: Arc::clone(engine), call, partial, together, deadline };
         tokio::spawn(split.run(sender));
         let lost = |_| StoreError::ambiguous("the runtime is shutting down".to_owned());
         delivery.await.map_err(lost)?.receive()
@@ -163,7 +163,9 @@ impl Engine {
         for call in calls {
             let mut heads = Vec::with_capacity(13 * call.asked.len());
             call.asked.iter().for_each(|asked| asked.head(&mut heads));
-            args.extend([call.verb.name().as_bytes().to_vec(), vec![if call.denied { b'1' } else { b'0' }], heads]);
+            let mut terms = vec![if call.denied { b'1' } else { b'0' }];
+            terms.extend(call.at_most.iter().flat_map(|&most| wire::double(most)));
+            args.extend([call.verb.name().as_bytes().to_vec(), terms, heads]);
             args.extend(call.asked.iter().map(|asked| wire::pack(asked.cost, &asked.limit)));
         }
         let args = self.with_time(args);

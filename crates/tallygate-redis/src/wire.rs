@@ -1,7 +1,7 @@
 //! Encodes checks for the scripts, and decodes their replies.
 
 use redis::Value;
-use tallygate::call::Verb;
+use tallygate::call::{Settlement, Verb};
 use tallygate::clock::Timestamp;
 use tallygate::decision::Source;
 use tallygate::policy::Mode;
@@ -112,7 +112,9 @@ pub(crate) fn read_call(reply: &Value, call: &Questions) -> Result<Decision, Sto
     if failures.len() == asked.len() {
         return Err(failures.swap_remove(0).1);
     }
-    Ok(Decision::new(allowed, statuses, Source::Store, now).with_failures(failures))
+    let left = asked.iter().zip(&statuses).map(|(asked, status)| (asked.mode, status.units()));
+    let granted = call.at_most.map(|most| if allowed { Settlement::granted(most, left) } else { 0 });
+    Ok(Decision::new(allowed, statuses, Source::Store, now).with_failures(failures).with_granted(granted))
 }
 
 /// The reply of a twin that cannot read a state: `!` and the version of the state, or `?` and an error.
@@ -187,7 +189,7 @@ impl<'r> Reader<'r> {
 const MAX_EXACT: f64 = 9_007_199_254_740_992.0;
 
 #[expect(clippy::cast_precision_loss, reason = "no cost and no instant is above 2^53")]
-fn double(number: u64) -> [u8; 8] {
+pub(crate) fn double(number: u64) -> [u8; 8] {
     (number as f64).to_le_bytes()
 }
 
@@ -207,7 +209,7 @@ mod tests {
     fn an_answer_that_is_not_ours_is_refused() {
         let limit: Limit = "5/min".parse().unwrap();
         let check = Check::new(Key::new("p", "s").unwrap(), &limit);
-        let call = Questions { verb: Verb::Check, denied: false, asked: vec![Asked::new(&check, "t")] };
+        let call = Questions::new(Verb::Check, vec![Asked::new(&check, "t")]);
         let read = |reply: &Value| [read_check(reply, &check), read_call(reply, &call)];
         for reply in [
             Value::Nil,

@@ -133,7 +133,11 @@ impl App {
         match &question.about {
             About::AdHoc(asked) => {
                 let checks = [asked.check()];
-                let call = Call::new(question.verb, &checks).map_err(CheckError::from)?.by(deadline());
+                let call = match question.up_to {
+                    Some(up_to) => Call::check_up_to(&checks, up_to),
+                    None => Call::new(question.verb, &checks),
+                };
+                let call = call.map_err(CheckError::from)?.by(deadline());
                 let decision = call.ask(self.stores.shared()).await.map_err(CheckError::from)?;
                 Ok(Answer::Decision(asked, decision))
             }
@@ -146,6 +150,10 @@ impl App {
                     }
                     None if api.allows_unknown_domains() => Evaluation::unlimited(),
                     None => return Err(AnswerError::unknown_domain(set, domain)),
+                };
+                let evaluation = match question.up_to {
+                    Some(up_to) => evaluation.up_to(up_to),
+                    None => evaluation,
                 };
                 Ok(Answer::Verdict(evaluation.decide(&self.stores, deadline()).await))
             }

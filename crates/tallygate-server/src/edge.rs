@@ -131,9 +131,9 @@ impl From<AnswerError> for Refused {
         Self::from(match error {
             AnswerError::UnknownDomain { .. } => Problem::new(ProblemCode::UnknownDomain, error.to_string()),
             AnswerError::Check(CheckError::Store(error)) => store_problem(&error),
-            AnswerError::Check(CheckError::Invalid(InvalidCheck::CostAboveCapacity { .. })) => {
-                Problem::new(ProblemCode::CostTooLarge, json::sentence(&error.to_string()))
-            }
+            AnswerError::Check(CheckError::Invalid(
+                InvalidCheck::CostAboveCapacity { .. } | InvalidCheck::AtLeastAboveCapacity { .. },
+            )) => Problem::new(ProblemCode::CostTooLarge, json::sentence(&error.to_string())),
             AnswerError::Check(_) => json::invalid(error),
         })
     }

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use tallygate::call::Verb;
 use tallygate::decision::Source;
-use tallygate::policy::{Domain, Mode, OnError, Policy, PolicySet, Ruling, Verdict};
+use tallygate::policy::{Domain, Mode, OnError, Policy, PolicySet, Ruling};
 use tallygate::words::words;
 
 use crate::decision_event::{CallOutcome, DecisionEvent};
@@ -73,9 +73,10 @@ impl Loaded {
 
     pub(crate) fn observe(&self, event: &DecisionEvent<'_>) {
         let allowed = event.outcome == CallOutcome::Allowed;
-        for ruling in event.asked.and_then(|asked| asked.verdict()).into_iter().flat_map(Verdict::states) {
+        let Some(verdict) = event.asked.and_then(|asked| asked.verdict()) else { return };
+        for ruling in verdict.states() {
             if let Some(counters) = self.counters.get(ruling.policy().key_name()) {
-                counters.count(ruling, allowed);
+                counters.count(ruling, allowed, verdict.granted());
             }
         }
     }
@@ -136,8 +137,8 @@ fn listed<T: AsRef<str>>(names: impl IntoIterator<Item = T>) -> Option<String> {
 }
 
 impl PolicyCounters {
-    /// `allowed` is the outcome of the whole call.
-    fn count(&self, ruling: &Ruling, allowed: bool) {
+    /// `allowed` is the outcome of the whole call, `granted` what it takes if it takes what is left.
+    fn count(&self, ruling: &Ruling, allowed: bool, granted: Option<u64>) {
         if ruling.refunded() > 0 {
             self.refunded.fetch_add(ruling.refunded(), Relaxed);
         }
@@ -152,7 +153,8 @@ impl PolicyCounters {
         if outcome.allows() && !allowed {
             return;
         }
-        self.units[outcome as usize].fetch_add(ruling.action().cost.get(), Relaxed);
+        let units = granted.filter(|_| allowed).unwrap_or(ruling.action().cost.get());
+        self.units[outcome as usize].fetch_add(units, Relaxed);
         if is_near(ruling) {
             self.near.fetch_add(1, Relaxed);
         }

@@ -1,6 +1,6 @@
 //! What a call asks, whichever edge reads it.
 
-use tallygate::call::Verb;
+use tallygate::call::{UpTo, Verb};
 use tallygate::clock::Timestamp;
 use tallygate::key::KeyError;
 use tallygate::policy::{Action, Ask, Descriptor};
@@ -10,6 +10,8 @@ use tallygate::{Check, Cost, Key, Limit};
 pub(crate) struct Question {
     pub(crate) verb: Verb,
     pub(crate) about: About,
+    /// For a check that takes what is left.
+    pub(crate) up_to: Option<UpTo>,
 }
 
 /// Which limits a call is about.
@@ -44,7 +46,7 @@ impl Question {
     ) -> Self {
         let action = Action::new(verb, cost).with_charged_at(charged_at);
         let asks = descriptors.into_iter().map(|descriptor| Ask::new(descriptor, action)).collect();
-        Self { verb, about: About::Policies { domain, asks } }
+        Self { verb, about: About::Policies { domain, asks }, up_to: None }
     }
 
     /// Whether a descriptor asks for units back. Only Envoy's protocol mixes verbs.

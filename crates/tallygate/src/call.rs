@@ -1,16 +1,22 @@
 //! What a store is asked: a verb, its checks, and what belongs to the call as a whole.
 
+mod settlement;
+mod up_to;
+
 use std::borrow::Cow;
 use std::future::poll_fn;
 use std::task::Poll;
 use std::time::Instant;
 
-use crate::check::{Check, CostError};
+use crate::check::{Check, Cost, CostError};
 use crate::decision::Decision;
 use crate::key::KeyError;
 use crate::policy::Mode;
 use crate::store::{Store, StoreError};
 use crate::words::words;
+
+pub use settlement::{Settlement, Taking};
+pub use up_to::UpTo;
 
 /// One call to a [`Store`], valid by construction: 1 to [`Call::MAX_CHECKS`] checks of distinct states, no cost above
 /// the capacity of its limit, and no limit of zero. All of it takes effect as of one instant, or none of it.
@@ -22,6 +28,8 @@ pub struct Call<'c> {
     zero: u32,
     denied: bool,
     partial: bool,
+    /// The most units of a call that takes what is left. The costs of its checks are then the least.
+    at_most: Option<Cost>,
     deadline: Option<Instant>,
 }
 
@@ -83,6 +91,18 @@ pub enum InvalidCheck {
         /// The capacity of the limit.
         capacity: u64,
     },
+    /// A call that takes what is left needs more than a limit ever has.
+    #[error(
+        "at least {at_least} units can never pass `{policy}`, which holds at most {capacity}: lower the least or raise the limit"
+    )]
+    AtLeastAboveCapacity {
+        /// The policy.
+        policy: String,
+        /// The fewest units.
+        at_least: u64,
+        /// The capacity of the limit.
+        capacity: u64,
+    },
     /// Two checks of one call are about the same state.
     #[error("two checks of one call use policy `{policy}` for the same subject: give each limit its own policy name")]
     SameKey {
@@ -95,6 +115,14 @@ pub enum InvalidCheck {
     /// The cost is zero or too large.
     #[error(transparent)]
     Cost(#[from] CostError),
+    /// A call that takes what is left asks for more than it may take.
+    #[error("at least {at_least} units are asked for, but at most {at_most}: lower the first or raise the second")]
+    AtLeastAboveMost {
+        /// The fewest units.
+        at_least: Cost,
+        /// The most units.
+        at_most: Cost,
+    },
     /// The call has no checks, or too many.
     #[error("a call has 1 to {} checks; this one has {count}", Call::MAX_CHECKS)]
     Count {
@@ -124,27 +152,32 @@ impl<'c> Call<'c> {
     }
 
     #[inline(always)]
-    fn plain(verb: Verb, checks: &'c [Check<'c>]) -> Self {
-        Self { verb, checks: Cow::Borrowed(checks), zero: 0, denied: false, partial: false, deadline: None }
+    fn plain(verb: Verb, checks: impl Into<Cow<'c, [Check<'c>]>>) -> Self {
+        let (zero, denied, partial, at_most, deadline) = (0, false, false, None, None);
+        Self { verb, checks: checks.into(), zero, denied, partial, at_most, deadline }
     }
 
     #[inline(never)]
     fn validated(verb: Verb, checks: &'c [Check<'c>]) -> Result<Self, InvalidCheck> {
-        if checks.is_empty() || checks.len() > Self::MAX_CHECKS {
-            return Err(InvalidCheck::Count { count: checks.len() });
-        }
-        if verb.decides()
-            && let Some(check) = checks.iter().find(|check| !check.is_within_capacity() && !check.is_zero())
-        {
-            let (policy, cost) = (check.key.policy().to_owned(), check.cost.get());
-            return Err(InvalidCheck::CostAboveCapacity { policy, cost, capacity: check.limit.capacity() });
-        }
-        // At most 32 checks: comparing all pairs is cheaper than hashing.
-        let repeated = |(at, check): &(usize, &Check<'_>)| checks[..*at].iter().any(|other| other.key == check.key);
-        if let Some((_, twice)) = checks.iter().enumerate().find(repeated) {
-            return Err(InvalidCheck::SameKey { policy: twice.key.policy().to_owned() });
-        }
+        validate(verb, checks)?;
         Ok(Self::of_distinct(verb, checks))
+    }
+
+    /// Creates a call that takes what is left: the same number of units for every check, within `up_to`. The costs of the
+    /// checks are ignored.
+    pub fn check_up_to(checks: &[Check<'c>], up_to: UpTo) -> Result<Self, InvalidCheck> {
+        let checks: Vec<Check<'c>> = checks.iter().map(|check| check.cost(up_to.least())).collect();
+        validate(Verb::Check, &checks).map_err(|invalid| match invalid {
+            InvalidCheck::CostAboveCapacity { policy, cost: at_least, capacity } => {
+                InvalidCheck::AtLeastAboveCapacity { policy, at_least, capacity }
+            }
+            other => other,
+        })?;
+        let call = match checks.iter().any(Check::is_zero) {
+            true => Self::without_zero(Verb::Check, &checks),
+            false => Self::plain(Verb::Check, checks),
+        };
+        Ok(call.at_most(Some(up_to.most())))
     }
 
     /// Creates a call of 1 to 32 checks of distinct states, with costs within their capacities.
@@ -157,14 +190,20 @@ impl<'c> Call<'c> {
     }
 
     #[cold]
-    fn without_zero(verb: Verb, checks: &'c [Check<'c>]) -> Self {
-        let call = Self::plain(verb, checks);
+    fn without_zero(verb: Verb, checks: &[Check<'c>]) -> Self {
         let zero = checks.iter().enumerate().fold(0, |zero, (place, check)| zero | u32::from(check.is_zero()) << place);
         let rest: Vec<Check<'c>> = checks.iter().filter(|check| !check.is_zero()).copied().collect();
         let mut quotas = checks.iter().filter(|check| check.mode() == Mode::Quota).peekable();
         let hopeless = checks.iter().any(|check| check.is_zero() && check.mode() == Mode::Enforce)
             || quotas.peek().is_some() && quotas.all(Check::is_zero);
-        Self { checks: Cow::Owned(rest), zero, denied: hopeless && verb.decides(), ..call }
+        Self { zero, denied: hopeless && verb.decides(), ..Self::plain(verb, rest) }
+    }
+
+    /// The same call, content with what is left: each check takes the same number of units, at least its cost, which must be
+    /// that of all others, and at most `at_most`.
+    #[must_use]
+    pub(crate) fn at_most(self, at_most: Option<Cost>) -> Self {
+        Self { at_most, ..self }
     }
 
     /// The same call, known to be denied. Only checks that drain are still charged.
@@ -193,6 +232,23 @@ impl<'c> Call<'c> {
     /// The checks that a store has to decide. None has a limit of zero; if all limits are zero, this is empty.
     pub fn checks(&self) -> &[Check<'c>] {
         &self.checks
+    }
+
+    /// The check of the common call: one, to be charged if it fits.
+    #[inline(always)]
+    pub fn plain_check(&self) -> Option<&Check<'c>> {
+        match &*self.checks {
+            [check] if self.verb == Verb::Check && check.is_plain() && !self.denied && self.at_most.is_none() => {
+                Some(check)
+            }
+            _ => None,
+        }
+    }
+
+    /// The most units that each check takes, for a call that takes what is left: see [`Settlement::granted`]. `None` takes the
+    /// costs of the checks. These are otherwise the fewest units.
+    pub fn takes_at_most(&self) -> Option<Cost> {
+        self.at_most
     }
 
     /// The instant by which the call must be answered. `None` leaves it to the store.
@@ -273,58 +329,23 @@ impl<'c> Call<'c> {
     }
 }
 
-/// The result of a call after each of its checks was judged on its own.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Settlement {
-    enforced: bool,
-    allowed: bool,
-}
-
-/// What a call takes from one of its states.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Taking {
-    /// The full cost.
-    Cost,
-    /// Whatever is left.
-    Rest,
-    /// Nothing.
-    Nothing,
-}
-
-impl Settlement {
-    /// Settles a call from the mode of each check and whether it fits. `denied` if the call is known to be denied.
-    pub fn of(denied: bool, judged: impl Iterator<Item = (Mode, bool)>) -> Self {
-        let (mut enforced, mut quotas, mut quota) = (!denied, false, false);
-        for (mode, fits) in judged {
-            match mode {
-                Mode::Enforce => enforced &= fits,
-                Mode::Quota => (quotas, quota) = (true, quota || fits),
-                Mode::Shadow => {}
-            }
-        }
-        Self { enforced, allowed: enforced && (quota || !quotas) }
+/// Reports what is wrong with the checks of a call, if anything is.
+fn validate(verb: Verb, checks: &[Check<'_>]) -> Result<(), InvalidCheck> {
+    if checks.is_empty() || checks.len() > Call::MAX_CHECKS {
+        return Err(InvalidCheck::Count { count: checks.len() });
     }
-
-    /// Whether the call may proceed.
-    pub fn allowed(self) -> bool {
-        self.allowed
+    if verb.decides()
+        && let Some(check) = checks.iter().find(|check| !check.is_within_capacity() && !check.is_zero())
+    {
+        let (policy, cost) = (check.key.policy().to_owned(), check.cost.get());
+        return Err(InvalidCheck::CostAboveCapacity { policy, cost, capacity: check.limit.capacity() });
     }
-
-    /// What to take from the state of a check, given whether it `fits`. Enforcing policies are charged all or none,
-    /// quotas unless an enforcing policy denies, shadows if the call is allowed. A cost that does not fit is drained if
-    /// the policy says so.
-    pub fn taking(self, mode: Mode, drains: bool, fits: bool) -> Taking {
-        let may_take = match mode {
-            Mode::Enforce => self.allowed || !fits,
-            Mode::Quota => self.enforced,
-            Mode::Shadow => self.allowed,
-        };
-        match (may_take, fits) {
-            (true, true) => Taking::Cost,
-            (true, false) if drains => Taking::Rest,
-            _ => Taking::Nothing,
-        }
+    // At most 32 checks: comparing all pairs is cheaper than hashing.
+    let repeated = |(at, check): &(usize, &Check<'_>)| checks[..*at].iter().any(|other| other.key == check.key);
+    if let Some((_, twice)) = checks.iter().enumerate().find(repeated) {
+        return Err(InvalidCheck::SameKey { policy: twice.key.policy().to_owned() });
     }
+    Ok(())
 }
 
 #[cfg(test)]

@@ -207,10 +207,15 @@ impl Source {
 pub struct Decision {
     answers: Answers,
     decided_at: Timestamp,
+    /// [`NO_GRANT`] for a call that does not take what is left.
+    granted: u32,
     source: Source,
     allowed: bool,
     split: bool,
 }
+
+/// Above what any call may be granted.
+const NO_GRANT: u32 = u32::MAX;
 
 /// Nearly all decisions have one status; it is stored inline because decisions are copied.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -230,13 +235,14 @@ impl Decision {
     #[inline(always)]
     pub fn new(allowed: bool, statuses: Vec<Status>, source: Source, decided_at: Timestamp) -> Self {
         let answers = Answers::Many(Arc::new((statuses, Vec::new())));
-        Self { answers, decided_at, source, allowed, split: false }
+        Self { answers, decided_at, granted: NO_GRANT, source, allowed, split: false }
     }
 
     /// Creates the decision of a call with one check.
     #[inline(always)]
     pub fn of_one(status: Status, source: Source, decided_at: Timestamp) -> Self {
-        Self { answers: Answers::One([status]), decided_at, source, allowed: status.allowed, split: false }
+        let answers = Answers::One([status]);
+        Self { answers, decided_at, granted: NO_GRANT, source, allowed: status.allowed, split: false }
     }
 
     /// The answer to a call with nothing to ask.
@@ -264,9 +270,13 @@ impl Decision {
                 rest.and_then(|(at, _)| answered.as_ref()?.failure(at)).or(error.as_ref().filter(|_| rest.is_some()));
             failures.extend(failure.map(|error| (place, error.clone())));
         }
-        let whole = |decision: Self| (decision.allowed && !call.is_denied(), decision.split, decision.decided_at);
-        let (allowed, split, decided_at) = answered.map_or((false, false, NOT_ASKED), whole);
-        let decision = Self::new(allowed, statuses, Source::ZeroLimit, decided_at);
+        let whole = |decision: Self| {
+            let granted = decision.granted();
+            (decision.allowed && !call.is_denied(), decision.split, decision.decided_at, granted)
+        };
+        let (allowed, split, decided_at, granted) = answered.map_or((false, false, NOT_ASKED, None), whole);
+        let granted = call.takes_at_most().map(|most| if allowed { granted.unwrap_or(most.get()) } else { 0 });
+        let decision = Self::new(allowed, statuses, Source::ZeroLimit, decided_at).with_granted(granted);
         Self { split, ..decision }.with_failures(failures)
     }
 
@@ -301,6 +311,18 @@ impl Decision {
     #[inline]
     pub fn allowed(&self) -> bool {
         self.allowed
+    }
+
+    /// How many units a call takes that takes what is left ([`Limiter::check_up_to`](crate::Limiter::check_up_to)): zero if it is
+    /// denied. `None` for any other call.
+    pub fn granted(&self) -> Option<u64> {
+        (self.granted != NO_GRANT).then_some(u64::from(self.granted))
+    }
+
+    /// Sets how many units a call takes that takes what is left.
+    #[must_use]
+    pub fn with_granted(self, granted: Option<u64>) -> Self {
+        Self { granted: granted.map_or(NO_GRANT, units), ..self }
     }
 
     /// Why the store could not answer for the check at `place` of the call, if it could not. Only a check that does not decide the

@@ -5,7 +5,7 @@ mod wait;
 
 use std::sync::Arc;
 
-use crate::call::{Call, InvalidCheck, Verb};
+use crate::call::{Call, InvalidCheck, UpTo, Verb};
 use crate::check::{Check, Receipt};
 use crate::decision::{Decision, Status};
 use crate::key::{Key, KeyError};
@@ -96,6 +96,26 @@ impl<S: Store> Limiter<S> {
     /// subjects are charged separately; the decision is then marked as [`split`](Decision::split).
     pub async fn check_all(&self, checks: &[Check<'_>]) -> Result<Decision, CheckError> {
         self.call(Verb::Check, checks).await
+    }
+
+    /// Charges what is left: as many units as all limits have, the same number to each, within `up_to`. The costs of the checks
+    /// are ignored. [`Decision::granted`] says how many. For callers that can do with less than they want.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # use tallygate::{Check, Cost, Key, Limit, Limiter};
+    /// use tallygate::call::UpTo;
+    ///
+    /// # let limiter = Limiter::default();
+    /// # let (user, team): (Limit, Limit) = ("1000/min".parse()?, "600/min".parse()?);
+    /// let checks = [Check::new(Key::new("tokens", "alice")?, &user), Check::new(Key::new("team_tokens", "a")?, &team)];
+    /// let up_to = UpTo::new(Cost::new(900)?).at_least(Cost::new(50)?)?;
+    /// assert_eq!(limiter.check_up_to(&checks, up_to).await?.granted(), Some(600));
+    /// assert!(!limiter.check_up_to(&checks, up_to).await?.allowed());
+    /// # Ok(()) }
+    /// ```
+    pub async fn check_up_to(&self, checks: &[Check<'_>], up_to: UpTo) -> Result<Decision, CheckError> {
+        Ok(Call::check_up_to(checks, up_to)?.ask(&*self.store).await?)
     }
 
     /// Answers as [`check`](Self::check) would, without charging. `remaining` is what is left now.

@@ -46,7 +46,7 @@ pub use memory::{MemoryStore, MemoryStoreBuilder, Overflow};
 /// # Ok(()) }
 /// ```
 ///
-/// A store of its own decides with [`Call::settle`], answers with [`Status::from_parts`](crate::Status::from_parts) and
+/// A store of its own decides with [`Call::settle`] (and [`Call::takes_at_most`] for calls that take what is left), answers with [`Status::from_parts`](crate::Status::from_parts) and
 /// [`Decision::new`], and takes the numbers of a limit from [`Limit::numbers`](crate::Limit::numbers).
 pub trait Store: Send + Sync {
     /// Answers a call. A future that is dropped before it is ready leaves nothing charged that was denied, and nothing

@@ -12,6 +12,7 @@ mod layouts; // the bytes of stored states
 mod model; // every answer is that of an independent model in exact fractions
 mod regressions; // bugs that were found
 mod threads; // many threads on one key get exactly the limit
+mod up_to; // calls that take what is left
 mod zero_limits; // limits of zero beside others, whatever the store answers
 
 use tallygate::clock::Timestamp;

@@ -6,7 +6,7 @@ use std::io::Write;
 
 use anyhow::{bail, ensure};
 use serde::Serialize;
-use tallygate::call::{Call, Verb};
+use tallygate::call::{Call, UpTo, Verb};
 use tallygate::clock::Timestamp;
 use tallygate::{Algorithm, Check, Cost, Key, Limit};
 use tallygate_http::sanitize;
@@ -41,6 +41,12 @@ pub(crate) struct Args<M: clap::Args> {
 pub(crate) struct CheckArgs {
     #[command(flatten)]
     cost: CostArg,
+    /// Take what is left, up to --cost, instead of all or nothing
+    #[arg(long)]
+    up_to: bool,
+    /// With --up-to: deny the call if fewer units than these are left [default: 1]
+    #[arg(long, value_name = "N", requires = "up_to")]
+    at_least: Option<Cost>,
     /// Make this many calls in a row; the exit code is that of the last
     #[arg(short, long, value_name = "N")]
     repeat: Option<u64>,
@@ -68,6 +74,7 @@ Examples:
   tallygate check alice --limit \"10/s burst 50\" --cost 20 --json
   tallygate check 203.0.113.7 --limit 10/s --limit \"1000/day sliding_window\"
   tallygate check alice --limit 100/min --store redis://127.0.0.1:6379
+  tallygate check alice --limit 1000/min --cost 900 --up-to --at-least 50 --repeat 3
 
 Exit codes: 0 allowed, 1 denied (nothing was charged), 2 error, 3 the store is unreachable.";
 
@@ -95,13 +102,19 @@ Exit codes: 0 done, 2 error, 3 the store is unreachable.";
 
 pub(crate) async fn check(args: Args<CheckArgs>, out: &mut impl Write) -> anyhow::Result<Outcome> {
     let rules = args.rules()?;
-    let checks = args.checks(&rules, args.of_verb.cost.cost)?;
-    args.decide(Verb::Check, &checks, args.of_verb.repeat, out).await
+    let CheckArgs { cost: CostArg { cost }, up_to, at_least, repeat } = args.of_verb;
+    let checks = args.checks(&rules, cost)?;
+    let call = match up_to {
+        true => Call::check_up_to(&checks, UpTo::new(cost).at_least(at_least.unwrap_or(Cost::ONE))?)?,
+        false => Call::new(Verb::Check, &checks)?,
+    };
+    args.decide(&call, &checks, repeat, out).await
 }
 
 pub(crate) async fn peek(args: Args<CostArg>, out: &mut impl Write) -> anyhow::Result<Outcome> {
     let rules = args.rules()?;
-    args.decide(Verb::Peek, &args.checks(&rules, args.of_verb.cost)?, None, out).await
+    let checks = args.checks(&rules, args.of_verb.cost)?;
+    args.decide(&Call::new(Verb::Peek, &checks)?, &checks, None, out).await
 }
 
 pub(crate) async fn refund(args: Args<RefundArgs>, out: &mut impl Write) -> anyhow::Result<Outcome> {
@@ -142,12 +155,11 @@ impl<M: clap::Args> Args<M> {
     /// Makes one call, or `repeat` calls: then text has a line for each and a summary.
     async fn decide(
         &self,
-        verb: Verb,
+        call: &Call<'_>,
         checks: &[Check<'_>],
         repeat: Option<u64>,
         out: &mut impl Write,
     ) -> anyhow::Result<Outcome> {
-        let call = Call::new(verb, checks)?;
         ensure!(repeat != Some(0), "--repeat 0 makes no call: use at least 1, for example --repeat 5");
         let store = self.store.open().await?;
         let policies: Vec<&str> = checks.iter().map(|check| check.key.policy()).collect();

@@ -4,7 +4,7 @@ use std::future::poll_fn;
 use std::task::Poll;
 use std::time::Duration;
 
-use tallygate::call::{Call, Effect};
+use tallygate::call::{Call, Effect, UpTo};
 use tallygate::clock::{ManualClock, Timestamp};
 use tallygate::policy::{Excess, Mode};
 use tallygate::store::StoreErrorKind;
@@ -59,26 +59,35 @@ async fn a_run_of_several_calls_decides_as_separate_runs() {
             (0..random.between(1, 6)).map(|_| checks(&mut random, &limits, &subjects)).collect();
         // Only checks and peeks share runs, but the script promises it for every verb.
         let verbs = [Verb::Check, Verb::Check, Verb::Check, Verb::Check, Verb::Peek, Verb::Refund, Verb::Reset];
-        let batch: Vec<(Verb, Vec<Check<'_>>)> =
-            batch.into_iter().map(|checks| (random.pick(&verbs), checks)).collect();
-        let questions: Vec<Questions> = batch
-            .iter()
-            .map(|(verb, checks)| {
-                let asked = checks.iter().map(|check| Asked::new(check, &redis.engine.prefix)).collect();
-                Questions { verb: *verb, denied: false, asked }
-            })
-            .collect();
+        let mut call = |checks| match random.pick(&verbs) {
+            // Some checks take what is left.
+            Verb::Check if random.chance(25) => {
+                let least = Cost::new(random.between(1, 2)).unwrap();
+                let most = Cost::new(random.between(2, 9)).unwrap();
+                Call::check_up_to(checks, UpTo::new(most).at_least(least).unwrap()).unwrap()
+            }
+            verb => Call::new(verb, checks).unwrap(),
+        };
+        let batch: Vec<Call<'_>> = batch.iter().map(|checks| call(checks)).collect();
+        let question = |call: &Call<'_>| Questions {
+            at_most: call.takes_at_most().map(Cost::get),
+            ..Questions::new(
+                call.verb(),
+                call.checks().iter().map(|check| Asked::new(check, &redis.engine.prefix)).collect(),
+            )
+        };
+        let questions: Vec<Questions> = batch.iter().map(question).collect();
         let together =
             redis.engine.run_all(&questions.iter().collect::<Vec<_>>(), redis.engine.client.default_deadline()).await;
-        for ((verb, checks), answer) in batch.iter().zip(together) {
-            let alone = memory.call(&Call::new(*verb, checks).unwrap()).await.unwrap();
+        for (call, answer) in batch.iter().zip(together) {
+            let alone = memory.call(call).await.unwrap();
             let answer = answer.unwrap();
             // Whether an expired state was still there is up to the store.
-            if *verb == Verb::Reset {
+            if call.verb() == Verb::Reset {
                 continue;
             }
-            assert_eq!(answer.allowed(), alone.allowed(), "step {step}: {checks:?}");
-            assert_eq!(answer.statuses(), alone.statuses(), "step {step}: {checks:?}");
+            assert_eq!(answer.allowed(), alone.allowed(), "step {step}: {call:?}");
+            assert_eq!(answer.statuses(), alone.statuses(), "step {step}: {call:?}");
             calls_compared += 1;
             denied += usize::from(!alone.allowed());
         }
@@ -113,14 +122,14 @@ async fn one_bad_call_harms_no_other() {
     let asked = [&calls[0], &calls[1]].map(|call| call.asked[0].clone()).into();
     server.command(&["DEL", &calls[1].asked[0].key]);
     server.command(&["LPUSH", &calls[1].asked[0].key, "not ours"]);
-    let refund = Questions { verb: Verb::Refund, denied: false, asked };
+    let refund = Questions::new(Verb::Refund, asked);
     let answer = redis.engine.run(&refund, redis.engine.client.default_deadline()).await.unwrap();
     assert_eq!(answer.statuses().iter().map(Status::units).collect::<Vec<_>>(), [1, 0]);
 }
 
 fn question(limit: &Limit, subject: &str, verb: Verb) -> Questions {
     let check = Check::new(Key::new(limit.algorithm().name(), subject).unwrap(), limit);
-    Questions { verb, denied: false, asked: vec![Asked::new(&check, "tallygate")] }
+    Questions::new(verb, vec![Asked::new(&check, "tallygate")])
 }
 
 /// Puts two calls into one run: one that gives up after `hurried`, and one that waits for long.

@@ -179,10 +179,21 @@ impl Fields {
             }
         };
         let fitting = exact(&number).and_then(|exact| T::try_from(exact).ok());
-        fitting.map(Some).ok_or_else(|| match number.as_f64().is_some_and(|float| float < 0.0) && name == "cost" {
-            true => invalid("`cost` cannot be negative: use /v1/refund to give units back."),
-            false => invalid(format!("`{name}` must be a whole number of at most 64 bits, not {number}.")),
+        let negative = number.as_f64().is_some_and(|float| float < 0.0);
+        fitting.map(Some).ok_or_else(|| match (negative, name) {
+            (true, "cost") => invalid("`cost` cannot be negative: use /v1/refund to give units back."),
+            (true, "at_least") => invalid("`at_least` cannot be negative."),
+            _ => invalid(format!("`{name}` must be a whole number of at most 64 bits, not {number}.")),
         })
+    }
+
+    /// False if it is missing.
+    pub(super) fn flag(&mut self, name: &str) -> Result<bool, Problem> {
+        match self.take(name) {
+            None => Ok(false),
+            Some(Json::Bool(flag)) => Ok(flag),
+            Some(other) => Err(invalid(format!("`{name}` must be true or false, not {}.", other.kind()))),
+        }
     }
 
     pub(super) fn float(&mut self, name: &str) -> Result<Option<f64>, Problem> {

@@ -34,5 +34,5 @@ pub(super) async fn answer(
     let read = require_json(headers).and_then(|()| request::read(verb, body));
     let question = read.inspect_err(|_| app.reject(Api::Http))?;
     let answer = app.answer(Api::Http, &question, None).await?;
-    response::write(verb, &answer, app.headers)
+    response::write(&question, &answer, app.headers)
 }

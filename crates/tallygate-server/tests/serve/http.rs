@@ -109,6 +109,39 @@ fn a_peek_is_answered_as_a_check_of_the_same_cost_would_be() {
 }
 
 #[test]
+fn a_check_may_take_what_is_left() {
+    let server = Served::with(POLICIES);
+    let ask = |more: Value| {
+        let mut question = json!({"domain": "api", "descriptors": [{"user": "1"}], "cost": 90, "up_to": true});
+        question.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        server.post("/v1/check", &question)
+    };
+    let too_costly = ask(json!({"at_least": 4}));
+    assert_eq!((too_costly.status, &body(&too_costly)["code"]), (400, &json!("cost_too_large")));
+    let granted = ask(json!({}));
+    assert_eq!((granted.status, &body(&granted)["granted"]), (200, &json!(3)));
+    assert_eq!(body(&granted)["statuses"][0]["remaining"], 0);
+    let denied = ask(json!({"at_least": 2}));
+    assert_eq!((denied.status, &body(&denied)["granted"]), (429, &json!(0)));
+    let everybody = body(&server.post("/v1/peek", &json!({"domain": "api", "descriptors": [{"x": "y"}]})));
+    assert_eq!(everybody["remaining"], 97, "three units for each policy, and nothing for the denied call");
+    let units = |outcome: &str| {
+        server.metric(&format!("tallygate_units_total{{domain=\"api\",policy=\"per-user\",outcome=\"{outcome}\"}}"))
+    };
+    assert_eq!(
+        (units("allowed"), units("denied")),
+        (Some(3.0), Some(4.0 + 2.0)),
+        "what was granted, and the least of the denied"
+    );
+    // A limit that comes along.
+    let ad_hoc = |at_least| json!({"key": "k", "limit": "10/h", "cost": 8, "up_to": true, "at_least": at_least});
+    let answers = [1, 1, 1].map(|at_least| body(&server.post("/v1/check", &ad_hoc(at_least)))["granted"].clone());
+    assert_eq!(answers, [8, 2, 0]);
+    // Without `up_to` there is nothing to grant.
+    assert!(body(&server.check("2")).get("granted").is_none());
+}
+
+#[test]
 fn refunds_go_back_to_every_policy_that_was_charged() {
     let server = Served::with(POLICIES);
     let question = json!({"domain": "api", "descriptors": [{"user": "42"}], "cost": 2});

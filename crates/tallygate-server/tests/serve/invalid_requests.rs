@@ -23,6 +23,18 @@ fn what_makes_no_sense_is_refused_with_the_remedy() {
     refused("/v1/check", json!({"key": "a", "limit": "1/s", "cost": 0}), 400, "peek");
     refused("/v1/check", json!({"key": "a", "limit": "1/s", "cost": 2}), 400, "can never pass");
     refused("/v1/check", json!({"key": "a", "limit": "1/s", "cots": 1}), 400, "Unknown field `cots`");
+    let up_to = |field: &str, value: Value| json!({"key": "a", "limit": "9/s", "cost": 3, "up_to": true, field: value});
+    refused("/v1/check", up_to("up_to", json!("yes")), 400, "true or false, not a string");
+    refused("/v1/check", up_to("at_least", json!(4)), 400, "`at_least` must be from 1 to `cost`, which is 3, not 4");
+    refused("/v1/check", up_to("at_least", json!(0)), 400, "`at_least` must be from 1 to `cost`");
+    refused("/v1/check", up_to("at_least", json!(-2)), 400, "`at_least` cannot be negative");
+    let hopeless = json!({"key": "a", "limit": "9/s", "cost": 99, "up_to": true, "at_least": 10});
+    refused("/v1/check", hopeless, 400, "At least 10 units can never pass `ad-hoc`");
+    let hopeless = json!({"domain": "api", "descriptors": [{"user": "1"}], "cost": 99, "up_to": true, "at_least": 4});
+    refused("/v1/check", hopeless, 400, "At least 4 units can never pass `per-user`");
+    refused("/v1/check", json!({"key": "a", "limit": "9/s", "at_least": 1}), 400, "add \"up_to\":true");
+    refused("/v1/peek", up_to("cost", json!(3)), 400, "`up_to` is for /v1/check, not for /v1/peek");
+    refused("/v1/peek", json!({"key": "a", "limit": "9/s", "at_least": 1}), 400, "`at_least` is for /v1/check");
     refused("/v1/check", json!({"domain": "apu", "descriptors": [{"user": "1"}]}), 404, "did you mean `api`?");
     refused("/v1/check", json!({"domain": "api", "descriptors": []}), 400, "1 to 32 descriptors");
     refused("/v1/check", json!({"domain": "api", "descriptors": [{}]}), 400, "0 entries: 1 to 16 are allowed");
@@ -100,7 +112,7 @@ fn an_invalid_body_is_refused_with_the_field_and_the_expected_form() {
         (
             cost("1,\"cots\":1"),
             "invalid_field",
-            "Unknown field `cots`: did you mean `cost`? The fields are domain, descriptors, cost, charged_at_us.".into(),
+            "Unknown field `cots`: did you mean `cost`? The fields are domain, descriptors, cost, charged_at_us, up_to, at_least.".into(),
         ),
         (
             cost("4"),
@@ -149,7 +161,7 @@ fn a_common_mistake_in_a_body_is_answered_with_what_to_write() {
         ),
         (
             r#"{"key":"a","limit":"1/s","nonsense":1}"#,
-            "Unknown field `nonsense`: the fields are key, limit, algorithm, policy, cost, charged_at_us.",
+            "Unknown field `nonsense`: the fields are key, limit, algorithm, policy, cost, charged_at_us, up_to, at_least.",
         ),
         (r#"{"domian":"api","descriptors":[{"user":"1"}]}"#, "Unknown field `domian`: did you mean `domain`?"),
         (r#"{"kye":"a","limit":"1/s"}"#, "The body names neither a `domain` nor a `key`: write "),

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use tallygate::call::Verb;
+use tallygate::call::{UpTo, Verb};
 use tallygate::clock::Timestamp;
 use tallygate::decision::Source;
 use tallygate::policy::{Excess, Mode};
@@ -26,6 +26,8 @@ pub(super) struct Ask {
 pub(super) struct Call {
     pub(super) verb: Verb,
     pub(super) asks: Vec<Ask>,
+    /// Takes what is left.
+    pub(super) up_to: Option<UpTo>,
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -46,7 +48,11 @@ impl Ask {
 impl Call {
     pub(super) async fn ask<S: Store>(&self, store: &S) -> Answer {
         let checks: Vec<Check<'_>> = self.asks.iter().map(Ask::check).collect();
-        let answer = match tallygate::call::Call::new(self.verb, &checks) {
+        let call = match self.up_to {
+            Some(up_to) => tallygate::call::Call::check_up_to(&checks, up_to),
+            None => tallygate::call::Call::new(self.verb, &checks),
+        };
+        let answer = match call {
             Ok(call) => call.ask(store).await.map_err(CheckError::from),
             Err(invalid) => Err(invalid.into()),
         };
@@ -86,7 +92,8 @@ impl fmt::Display for Ask {
 impl fmt::Display for Call {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let asks: Vec<String> = self.asks.iter().map(Ask::to_string).collect();
-        write!(f, "{} {}", self.verb.name(), asks.join(" and "))
+        write!(f, "{} {}", self.verb.name(), asks.join(" and "))?;
+        self.up_to.map_or(Ok(()), |up_to| write!(f, " {} to {} units", up_to.least(), up_to.most()))
     }
 }
 

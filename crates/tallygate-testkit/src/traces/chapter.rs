@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use tallygate::call::Verb;
+use tallygate::call::{UpTo, Verb};
 use tallygate::clock::Timestamp;
 use tallygate::policy::{Excess, Mode};
 use tallygate::{Algorithm, Cost, Limit};
@@ -66,7 +66,8 @@ impl Chapter {
         let known = self.known(&ask);
         self.time.step(random, &ask.limit, known);
         match random.between(0, 99) {
-            0..=49 => call(Verb::Check, vec![ask]),
+            0..=45 => call(Verb::Check, vec![ask]),
+            46..=49 => up_to(random, vec![ask]),
             50..=69 => {
                 // In any order: it must not matter which of the checks is denied.
                 let first = random.between(0, 3);
@@ -83,7 +84,11 @@ impl Chapter {
                         ask.excess = random.pick(Excess::ALL);
                     }
                 }
-                call(if random.chance(20) { Verb::Peek } else { Verb::Check }, asks)
+                match random.between(0, 9) {
+                    0..=1 => call(Verb::Peek, asks),
+                    2..=4 => up_to(random, asks),
+                    _ => call(Verb::Check, asks),
+                }
             }
             70..=76 => call(Verb::Peek, vec![ask]),
             77..=79 => call(Verb::Check, vec![Ask { excess: Excess::Drain, ..ask }]),
@@ -134,7 +139,17 @@ impl Chapter {
 }
 
 fn call(verb: Verb, asks: Vec<Ask>) -> Call {
-    Call { verb, asks }
+    Call { verb, asks, up_to: None }
+}
+
+/// A check that takes what is left: the least is the cost of one of its checks, or less.
+fn up_to(random: &mut Random, asks: Vec<Ask>) -> Call {
+    let costs: Vec<Cost> = asks.iter().map(|ask| ask.cost).collect();
+    let most = random.pick(&costs);
+    let least = Cost::new(random.spread(1, most.get())).expect("at most a cost");
+    let most = if random.chance(20) { Cost::MAX } else { most };
+    let up_to = UpTo::new(most).at_least(least).expect("no more than the most");
+    Call { up_to: Some(up_to), ..call(Verb::Check, asks) }
 }
 
 fn zero(limit: &Limit) -> Limit {

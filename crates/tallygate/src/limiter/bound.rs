@@ -4,7 +4,7 @@ use std::future::Future;
 use std::time::Duration;
 
 use super::{CheckError, Limiter, NotReady};
-use crate::call::InvalidCheck;
+use crate::call::{InvalidCheck, UpTo};
 use crate::check::{Check, Cost};
 use crate::decision::Decision;
 use crate::key::Key;
@@ -65,6 +65,15 @@ impl<S: Store> BoundLimit<S> {
     pub async fn check_cost(&self, subject: &(impl AsRef<[u8]> + ?Sized), units: u64) -> Result<Decision, CheckError> {
         let cost = Cost::new(units).map_err(InvalidCheck::from)?;
         self.limiter.check(self.of(subject)?.cost(cost)).await
+    }
+
+    /// Charges `subject` as many units as are left, within `up_to`: see [`Limiter::check_up_to`].
+    pub async fn check_up_to(
+        &self,
+        subject: &(impl AsRef<[u8]> + ?Sized),
+        up_to: UpTo,
+    ) -> Result<Decision, CheckError> {
+        self.limiter.check_up_to(&[self.of(subject)?], up_to).await
     }
 
     /// Answers as [`check`](Self::check) would, without charging.

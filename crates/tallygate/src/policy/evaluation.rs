@@ -9,7 +9,7 @@ use super::{
     Action, Ask, CallerLimit, Descriptor, Domain, Excess, Match, Mode, OnError, Outcome, Policy, Ruling, Stores,
     Subject, Verdict,
 };
-use crate::call::{Call, Effect, Verb};
+use crate::call::{Call, Effect, UpTo, Verb};
 use crate::check::{Check, Cost};
 use crate::clock::Timestamp;
 use crate::decision::{Decision, Source, Status};
@@ -110,6 +110,17 @@ impl Evaluation {
         Self { verdict: Verdict::unlimited(), phase: Phase::START }
     }
 
+    /// Lets the call take what is left: as many units as all policies have, the same number under each, within `up_to`. The costs of
+    /// its checks are ignored. [`Verdict::granted`] says how many.
+    #[must_use]
+    pub fn up_to(mut self, up_to: UpTo) -> Self {
+        for ruling in self.verdict.rulings.iter_mut().filter(|ruling| ruling.action.verb == Verb::Check) {
+            ruling.action.cost = up_to.least();
+        }
+        self.verdict.at_most = Some(up_to.most());
+        self
+    }
+
     /// Decides, by the deadline if there is one.
     pub async fn decide<S: Store>(mut self, stores: &Stores<S>, deadline: Option<Instant>) -> Verdict {
         if self.verdict.rulings.len() > 1 {
@@ -118,6 +129,7 @@ impl Evaluation {
         while let Some(step) = self.next() {
             let checks = self.verdict.checks(&step);
             let call = Call::of_distinct(step.verb, &checks).denied(step.denied).partial().by(deadline);
+            let call = call.at_most(self.verdict.at_most.filter(|_| step.verb == Verb::Check));
             let (answer, follows) = match call.ask_now(&stores.shared) {
                 Some(answer) => (answer, false),
                 None => (call.ask(&stores.shared).await, true),
@@ -125,8 +137,8 @@ impl Evaluation {
             drop(checks);
             let partly = answer.as_ref().is_ok_and(|decision| decision.allowed() && decision.is_partial());
             self.verdict.record(&step, answer, &stores.local, follows);
-            if partly && self.verdict.denied() {
-                self.verdict.give_back_charged(&step, stores, deadline).await;
+            if partly {
+                self.verdict.give_back_excess(&step, stores, deadline).await;
             }
         }
         self.verdict
@@ -140,7 +152,9 @@ impl Evaluation {
                 return Some(std::mem::replace(&mut self.verdict, Verdict::unlimited()));
             };
             let checks = self.verdict.checks(&step);
-            let answer = Call::of_distinct(step.verb, &checks).denied(step.denied).ask_now(&stores.shared);
+            let call = Call::of_distinct(step.verb, &checks).denied(step.denied);
+            let call = call.at_most(self.verdict.at_most.filter(|_| step.verb == Verb::Check));
+            let answer = call.ask_now(&stores.shared);
             let Some(answer) = answer else {
                 self.phase = Phase::START;
                 return None;
@@ -281,6 +295,7 @@ impl Verdict {
                 let decided_at = decision.decided_at();
                 self.decided_at = self.decided_at.max(decided_at);
                 self.split |= decision.split();
+                self.grant(&decision);
                 for (at, &member) in step.members.iter().enumerate() {
                     if decision.failure(at).is_none() {
                         let cost = self.cost(step.verb, member);
@@ -303,6 +318,12 @@ impl Verdict {
         if self.rulings.len() > 1 {
             self.spread(step);
         }
+    }
+
+    /// What one store has not granted, no other is asked for.
+    pub(super) fn grant(&mut self, decision: &Decision) {
+        let granted = decision.granted().and_then(|granted| Cost::new(granted).ok());
+        self.at_most = granted.or(self.at_most);
     }
 
     /// Copies the answer of one ruling to all rulings of the same state.

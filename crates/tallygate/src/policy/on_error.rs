@@ -6,7 +6,7 @@ use super::evaluation::Step;
 use super::local::Local;
 use super::{CallerLimit, OnError, Stores, Verdict};
 use crate::call::{Call, Verb};
-use crate::check::Check;
+use crate::check::{Check, Cost};
 use crate::decision::{Source, Status};
 use crate::few::Few;
 use crate::limit::Limit;
@@ -49,8 +49,10 @@ impl Verdict {
         let shared = checks.iter().zip(&shares);
         let shared = shared.map(|(check, share)| check.under(share.as_ref().unwrap_or(check.limit)).within_capacity());
         let checks: Vec<Check<'_>> = shared.collect();
-        let answer = Call::of_distinct(step.verb, &checks).denied(denied).ask_now(&*local.store);
+        let at_most = self.at_most.filter(|_| step.verb == Verb::Check);
+        let answer = Call::of_distinct(step.verb, &checks).denied(denied).at_most(at_most).ask_now(&*local.store);
         let Some(Ok(decision)) = answer else { return };
+        self.grant(&decision);
         for ((&member, status), share) in step.members.iter().zip(decision.statuses()).zip(shares) {
             let cost = self.cost(step.verb, member);
             let ruling = &mut self.rulings[member];
@@ -65,24 +67,31 @@ impl Verdict {
         }
     }
 
-    /// The store could decide only a part, `on_error` denied the rest, and so the part that was charged is given back. The
-    /// first poll begins it, and the store finishes what has begun: nobody waits for it beyond the deadline.
+    /// The store could decide only a part. If `on_error` denied the rest, or granted less than the store, what was charged too much is
+    /// given back. The first poll begins it, and the store finishes what has begun: nobody waits for it beyond the deadline.
     #[cold]
-    pub(super) async fn give_back_charged<S: Store>(
+    pub(super) async fn give_back_excess<S: Store>(
         &mut self,
         step: &Step,
         stores: &Stores<S>,
         deadline: Option<Instant>,
     ) {
-        let by_store = |member: &usize| {
-            let ruling = &self.rulings[*member];
-            ruling.source == Source::Store && ruling.charged() > 0
+        let kept = match self.denied() {
+            true => 0,
+            false => self.granted().unwrap_or(u64::MAX),
         };
-        let places: Vec<usize> = step.members.iter().copied().filter(by_store).collect();
+        let excess = |&member: &usize| {
+            let ruling = &self.rulings[member];
+            let excess = ruling.charged().saturating_sub(kept);
+            Some((member, Cost::new(excess).ok().filter(|_| ruling.source == Source::Store)?))
+        };
+        let (places, excess): (Vec<usize>, Vec<Cost>) = step.members.iter().filter_map(excess).unzip();
         if places.is_empty() {
             return;
         }
         let receipts = self.receipts(&places);
+        let receipts: Vec<Check<'_>> =
+            receipts.into_iter().zip(excess).map(|(check, units)| check.cost(units)).collect();
         let given = Call::of_distinct(Verb::Refund, &receipts).by(deadline).ask(&stores.shared).await;
         for (&at, status) in given.iter().flat_map(|given| places.iter().zip(given.statuses())) {
             stores.local.follow_refund(&self.rulings[at], status.units());

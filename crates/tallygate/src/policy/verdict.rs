@@ -18,6 +18,8 @@ pub struct Verdict {
     pub(super) rulings: Few<Ruling>,
     pub(super) decided_at: Option<Timestamp>,
     pub(super) split: bool,
+    /// The most units of a call that takes what is left: what it asked for, and then what it was granted.
+    pub(super) at_most: Option<Cost>,
     /// Boxed, as it is rare and large.
     pub(super) store_error: Option<Box<StoreError>>,
 }
@@ -72,7 +74,7 @@ impl Verdict {
 
     #[inline]
     pub(super) fn new(rulings: Few<Ruling>) -> Self {
-        Self { rulings, decided_at: None, split: false, store_error: None }
+        Self { rulings, decided_at: None, split: false, at_most: None, store_error: None }
     }
 
     /// The outcome of the call.
@@ -173,6 +175,12 @@ impl Verdict {
     /// The rulings of distinct states, for totals: a state that matched in several descriptors was charged once.
     pub fn states(&self) -> impl Iterator<Item = &Ruling> {
         self.distinct().map(|at| &self.rulings[at])
+    }
+
+    /// How many units a call takes that takes what is left ([`Evaluation::up_to`](super::Evaluation::up_to)): zero if it is denied,
+    /// and all that it asked for where no limit applies. `None` for any other call.
+    pub fn granted(&self) -> Option<u64> {
+        self.at_most.map(|most| if self.allowed() { most.get() } else { 0 })
     }
 
     /// When the decision was made, on the store's clock, if a store was asked.

@@ -185,10 +185,11 @@ impl<S> DenyCache<S> {
         if call.settle(|place| statuses[place].allowed() || self.age(&checks[place]) == 0).allowed() {
             return None;
         }
-        Some(match statuses[..] {
+        let denial = match statuses[..] {
             [status] => Decision::of_one(status, Source::DenyCache, decided_at),
             _ => Decision::new(false, statuses, Source::DenyCache, decided_at),
-        })
+        };
+        Some(denial.with_granted(call.takes_at_most().map(|_| 0)))
     }
 
     fn begin(&self, call: &Call<'_>) -> Pending {

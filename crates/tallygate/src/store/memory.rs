@@ -8,7 +8,7 @@ mod tests;
 
 use super::{Store, StoreError};
 use crate::algorithm::EncodedState;
-use crate::call::{Call, Taking, Verb};
+use crate::call::{Call, Settlement, Taking, Verb};
 use crate::check::{Check, Cost};
 use crate::clock::{Clock, Timestamp};
 use crate::counter::{CounterError, CounterName, CounterOp, CounterValue, Counters};
@@ -89,11 +89,11 @@ impl MemoryStore {
 
     #[inline(always)]
     pub(crate) fn answer(&self, call: &Call<'_>) -> Decision {
-        match (call.verb(), call.checks()) {
+        match call.plain_check() {
             // A single check is charged if it fits, whatever its mode.
-            (Verb::Check, [check]) if check.is_plain() && !call.is_denied() => self.charge_one(check),
+            Some(check) => self.charge_one(check),
             // Cloned so that the common call can stay in registers.
-            _ => self.answer_any(&call.clone()),
+            None => self.answer_any(&call.clone()),
         }
     }
 
@@ -183,20 +183,26 @@ impl MemoryStore {
             shard.decides_at(now);
         }
         let mut shards = Shards { order: &order, guards: &mut guards, count: self.shards.len() };
-        let mut allowed = true;
+        let (mut allowed, mut granted) = (true, None);
         let steps: Vec<Step> = match call.verb() {
             Verb::Check => {
                 let mut steps = shards.judge(checks, &prints, micros, Mode::Adopt);
                 let settlement = call.settle(|place| steps[place].status.allowed());
                 allowed = settlement.allowed();
+                let left = checks.iter().zip(&steps).map(|(check, step)| (check.mode(), step.status.remaining()));
+                granted =
+                    call.takes_at_most().map(|most| if allowed { Settlement::granted(most.get(), left) } else { 0 });
                 for (at, check) in checks.iter().enumerate() {
-                    let fits = steps[at].status.allowed();
-                    let mode = match settlement.taking(check.mode(), check.drains(), fits) {
-                        Taking::Cost => Mode::Take,
-                        Taking::Rest if !steps[at].crowded => Mode::Drain,
-                        Taking::Rest | Taking::Nothing => continue,
+                    let (fits, left) = (steps[at].status.allowed(), steps[at].status.remaining());
+                    let cost = granted.map_or(Ok(check.cost), |granted| {
+                        Cost::new(Settlement::part_of_grant(check.mode(), granted, left))
+                    });
+                    let (mode, cost) = match (settlement.taking(check.mode(), check.drains(), fits), cost) {
+                        (Taking::Cost, Ok(cost)) => (Mode::Take, cost),
+                        (Taking::Rest, _) if !steps[at].crowded => (Mode::Drain, check.cost),
+                        _ => continue,
                     };
-                    steps[at] = shards.of(prints[at]).step(prints[at], check, micros, mode, 0);
+                    steps[at] = shards.of(prints[at]).step(prints[at], &check.cost(cost), micros, mode, 0);
                 }
                 steps
             }
@@ -227,7 +233,7 @@ impl MemoryStore {
             true => step.status.into_never(),
             false => step.status,
         };
-        Decision::new(allowed, steps.into_iter().zip(checks).map(hopeless).collect(), source, now)
+        Decision::new(allowed, steps.into_iter().zip(checks).map(hopeless).collect(), source, now).with_granted(granted)
     }
 
     /// A copy with the same states, on the same clock.

@@ -4,7 +4,7 @@ use std::sync::Mutex;
 use std::time::Instant;
 
 use super::*;
-use tallygate::call::Effect;
+use tallygate::call::{Effect, UpTo};
 use tallygate::{Check, Decision, Status, Store, StoreError};
 
 /// Fails for the checks of some policies. Remembers the deadlines of refunds, which may be left to wait for ever.
@@ -37,7 +37,7 @@ impl Store for Partial {
         let whole: Vec<Check<'_>> = call.checks().iter().filter(|check| error(check).is_none()).copied().collect();
         let known = match &whole[..] {
             [] => None,
-            whole => Some(self.store.call(&Call::new(call.verb(), whole).unwrap()).await?),
+            whole => Some(self.store.call(&again(call, whole)).await?),
         };
         let mut statuses = known.iter().flat_map(Decision::statuses);
         let status = |check: &Check<'_>| match error(check) {
@@ -50,6 +50,15 @@ impl Store for Partial {
         let decision = decision.with_failures(failures);
         Ok(if call.checks().len() > 1 { decision.into_split() } else { decision })
     }
+}
+
+/// The same call about some of its checks.
+fn again<'c>(call: &Call<'_>, checks: &'c [Check<'c>]) -> Call<'c> {
+    let call = match call.takes_at_most() {
+        Some(most) => Call::check_up_to(checks, UpTo::new(most).at_least(checks[0].cost).unwrap()),
+        None => Call::new(call.verb(), checks),
+    };
+    call.unwrap()
 }
 
 fn stores(fails: Vec<(&'static str, StoreError)>, refunds_wait: bool) -> Stores<Partial> {
@@ -115,6 +124,23 @@ fn only_what_the_store_has_charged_is_given_back() {
     assert_eq!(left(&policies, &stores), [2, 8, 2]);
     *stores.shared().fails.lock().unwrap() = vec![("full", down()), ("healthy", down()), ("drains", down())];
     assert_eq!(left(&policies, &stores), [2, 8, 0]);
+}
+
+/// A share that grants less than a healthy shard has charged: the difference is given back.
+#[test]
+fn what_a_share_does_not_grant_is_given_back() {
+    let (healthy, failed) = (policy("healthy", "9/h"), policy("failed", "4/h"));
+    let stores = stores(vec![("failed", down())], false);
+    let take = || {
+        let found = [&healthy, &failed].map(|policy| Match::new(Arc::new(policy.clone()), 0, Subject::new([])));
+        let evaluation = Evaluation::new(found, Action::new(Verb::Check, Cost::ONE));
+        ready(evaluation.up_to(UpTo::new(Cost::new(7).unwrap())).decide(&stores, None))
+    };
+    let granted = take();
+    assert_eq!(granted.granted(), Some(4));
+    assert_eq!(granted.rulings().iter().map(Ruling::charged).collect::<Vec<_>>(), [4, 4]);
+    assert_eq!(left(&[&healthy], &stores), [5]);
+    assert_eq!((take().granted(), left(&[&healthy], &stores)), (Some(0), vec![5]), "the share is used up");
 }
 
 /// A healthy shard allowed the call, and was said to bind it.

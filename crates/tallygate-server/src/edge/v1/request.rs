@@ -1,6 +1,6 @@
 //! The questions of `/v1`.
 
-use tallygate::call::Verb;
+use tallygate::call::{UpTo, Verb};
 use tallygate::check::CostError;
 use tallygate::clock::Timestamp;
 use tallygate::policy::Descriptor;
@@ -17,13 +17,16 @@ const AD_HOC: &str = "ad-hoc";
 /// What a question looks like, for messages.
 const BY_POLICY: &str = r#"{"domain":"api","descriptors":[{"user":"42"}]}"#;
 
-const AD_HOC_FIELDS: [&str; 6] = ["key", "limit", "algorithm", "policy", "cost", "charged_at_us"];
-const BY_POLICY_FIELDS: [&str; 4] = ["domain", "descriptors", "cost", "charged_at_us"];
+const AD_HOC_FIELDS: [&str; 8] = ["key", "limit", "algorithm", "policy", "cost", "charged_at_us", "up_to", "at_least"];
+const BY_POLICY_FIELDS: [&str; 6] = ["domain", "descriptors", "cost", "charged_at_us", "up_to", "at_least"];
 
 pub(super) fn read(verb: Verb, body: &[u8]) -> Result<Question, Problem> {
-    let fields = Fields::read(body, BY_POLICY)?;
+    let mut fields = Fields::read(body, BY_POLICY)?;
     match (fields.has("key"), fields.has("domain")) {
-        (true, false) => Ok(Question { verb, about: About::AdHoc(ad_hoc(fields)?) }),
+        (true, false) => {
+            let about = ad_hoc(&mut fields)?;
+            Ok(Question { verb, up_to: up_to(verb, about.cost, &mut fields)?, about: About::AdHoc(about) })
+        }
         (false, true) => by_policy(verb, fields),
         (true, true) => Err(invalid(
             "The body has a `domain` and a `key`: `domain` asks by policy, `key` with `limit` asks ad hoc; leave one out.",
@@ -45,7 +48,7 @@ fn nameless(fields: &Fields) -> Problem {
     }
 }
 
-fn ad_hoc(mut fields: Fields) -> Result<AdHoc, Problem> {
+fn ad_hoc(fields: &mut Fields) -> Result<AdHoc, Problem> {
     if let Some(Json::Number(burst)) = fields.get("burst") {
         let limit = match fields.get("limit") {
             Some(Json::String(limit)) => limit,
@@ -67,7 +70,7 @@ fn ad_hoc(mut fields: Fields) -> Result<AdHoc, Problem> {
     if policy.contains('/') || policy.starts_with('#') {
         return Err(invalid("`policy` cannot contain `/` or begin with `#`."));
     }
-    let (cost, charged_at) = (cost(&mut fields)?, charged_at(&mut fields)?);
+    let (cost, charged_at) = (cost(fields)?, charged_at(fields)?);
     AdHoc::new(policy, key, limit, cost, charged_at).map_err(invalid)
 }
 
@@ -99,7 +102,8 @@ fn by_policy(verb: Verb, mut fields: Fields) -> Result<Question, Problem> {
     let descriptors = list.into_iter().enumerate().map(|(at, written)| descriptor(at, written));
     let descriptors: Vec<Descriptor> = descriptors.collect::<Result<_, _>>()?;
     let (cost, charged_at) = (cost(&mut fields)?, charged_at(&mut fields)?);
-    Ok(Question::by_policy(verb, domain, descriptors, cost, charged_at))
+    let up_to = up_to(verb, cost, &mut fields)?;
+    Ok(Question { up_to, ..Question::by_policy(verb, domain, descriptors, cost, charged_at) })
 }
 
 fn descriptor(at: usize, written: Json) -> Result<Descriptor, Problem> {
@@ -146,6 +150,24 @@ fn limit(text: &str, algorithm: Option<&str>) -> Result<Limit, Problem> {
     match asked.filter(|asked| *asked != limit.algorithm()) {
         Some(_) => Err(invalid("`limit` and `algorithm` name different algorithms: leave one out.")),
         None => Ok(limit),
+    }
+}
+
+/// What a check that takes what is left may be granted: at most its cost.
+fn up_to(verb: Verb, cost: Cost, fields: &mut Fields) -> Result<Option<UpTo>, Problem> {
+    let given = ["up_to", "at_least"].into_iter().find(|name| fields.has(name));
+    if let Some(name) = given.filter(|_| verb != Verb::Check) {
+        return Err(invalid(format!("`{name}` is for /v1/check, not for /v1/{}: leave it out.", verb.name())));
+    }
+    match (fields.flag("up_to")?, fields.whole::<u64>("at_least")?) {
+        (false, None) => Ok(None),
+        (false, Some(_)) => Err(invalid("`at_least` is for checks that take what is left: add \"up_to\":true.")),
+        (true, None) => Ok(Some(UpTo::new(cost))),
+        (true, Some(at_least)) => {
+            let up_to = Cost::new(at_least).ok().and_then(|at_least| UpTo::new(cost).at_least(at_least).ok());
+            let detail = format!("`at_least` must be from 1 to `cost`, which is {cost}, not {at_least}.");
+            up_to.map(Some).ok_or_else(|| invalid(detail))
+        }
     }
 }
 

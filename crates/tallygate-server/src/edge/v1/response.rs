@@ -5,7 +5,7 @@ use http::StatusCode;
 use serde::Serialize;
 use serde_json::{Value, json};
 use tallygate::Decision;
-use tallygate::call::{Effect, Verb};
+use tallygate::call::{Effect, UpTo, Verb};
 use tallygate::decision::Source;
 use tallygate::policy::{Mode, Outcome, Ruling, Verdict};
 use tallygate_http::{Headers, Line, Problem, ProblemCode, decision_answer, verdict_answer, verdict_problem};
@@ -14,9 +14,10 @@ use crate::answer::Answer;
 use crate::app::ReportedHeaders;
 use crate::edge::json::{json_response, ok, problem_json};
 use crate::edge::{Refused, store_problem};
-use crate::question::AdHoc;
+use crate::question::{AdHoc, Question};
 
-pub(super) fn write(verb: Verb, answer: &Answer<'_>, headers: ReportedHeaders) -> Result<Response, Refused> {
+pub(super) fn write(question: &Question, answer: &Answer<'_>, headers: ReportedHeaders) -> Result<Response, Refused> {
+    let verb = question.verb;
     let gives_back = verb.effect() == Effect::GivesBack;
     match answer {
         Answer::Verdict(verdict) if gives_back => match verdict.store_error() {
@@ -30,7 +31,7 @@ pub(super) fn write(verb: Verb, answer: &Answer<'_>, headers: ReportedHeaders) -
         Answer::Decision(asked, decision) if gives_back => {
             Ok(given_back(verb, [(asked.policy.as_str(), decision.binding().units())]))
         }
-        Answer::Decision(asked, decision) => Ok(decision_response(asked, decision, headers)),
+        Answer::Decision(asked, decision) => Ok(decision_response(asked, decision, question.up_to, headers)),
     }
 }
 
@@ -38,7 +39,7 @@ pub(super) fn write(verb: Verb, answer: &Answer<'_>, headers: ReportedHeaders) -
 fn verdict_response(verdict: &Verdict, headers: ReportedHeaders) -> Result<Response, Refused> {
     let too_costly = |ruling: &&Ruling| ruling.mode() == Mode::Enforce && ruling.source() == Source::TooCostly;
     if let Some(ruling) = verdict.rulings().iter().find(too_costly) {
-        return Err(too_costly_problem(ruling).into());
+        return Err(too_costly_problem(ruling, verdict.granted().is_some()).into());
     }
     let problem = (verdict.outcome() != Outcome::Allowed).then(|| verdict_problem(verdict));
     let mut response = decided(problem, verdict_answer(verdict));
@@ -46,12 +47,13 @@ fn verdict_response(verdict: &Verdict, headers: ReportedHeaders) -> Result<Respo
     Ok(response)
 }
 
-fn decision_response(asked: &AdHoc, decision: &Decision, reported: ReportedHeaders) -> Response {
+fn decision_response(asked: &AdHoc, decision: &Decision, up_to: Option<UpTo>, reported: ReportedHeaders) -> Response {
     let dialect = reported.dialect;
     let (policy, status, allowed) = (asked.policy.as_str(), decision.binding(), decision.allowed());
     let problem = (!allowed).then(|| match status.retry_after() {
         Some(wait) if status.remaining() > 0 => {
-            Problem::cost_exceeds_remaining(asked.cost.get(), &[(policy, status.remaining())], wait)
+            let cost = up_to.map_or(asked.cost, UpTo::least);
+            Problem::cost_exceeds_remaining(cost.get(), &[(policy, status.remaining())], wait)
         }
         wait => Problem::quota_exceeded(&[policy], wait),
     });
@@ -78,12 +80,15 @@ fn decided(problem: Option<Problem>, decision: tallygate_http::Answer<'_>) -> Re
     }
 }
 
-fn too_costly_problem(ruling: &Ruling) -> Problem {
+fn too_costly_problem(ruling: &Ruling, up_to: bool) -> Problem {
     let (policy, capacity) = (ruling.policy().name().escape_debug(), ruling.status().limit());
     let cost = ruling.action().cost;
-    let detail = format!(
-        "A cost of {cost} can never pass `{policy}`, which holds at most {capacity}: lower the cost or raise the limit."
-    );
+    let (what, remedy) = match up_to {
+        true => (format!("At least {cost} units"), "lower `at_least`"),
+        false => (format!("A cost of {cost}"), "lower the cost"),
+    };
+    let detail =
+        format!("{what} can never pass `{policy}`, which holds at most {capacity}: {remedy} or raise the limit.");
     Problem::new(ProblemCode::CostTooLarge, detail)
 }
 

@@ -95,12 +95,12 @@ local function call(verb, terms, heads, first, at, count)
   local granted = at_most
   if at_most then
     local most = 0
-    for i = 1, count do
-      local mode = byte(heads, 13 * i - 10)
+    for place = 1, count do
+      local mode = byte(heads, 13 * place - 10)
       if mode == ENFORCE then
-        granted = math.min(granted, judged[i][2])
+        granted = math.min(granted, judged[place][2])
       elseif mode == QUOTA then
-        most = math.max(most, judged[i][2])
+        most = math.max(most, judged[place][2])
       end
     end
     if quotas then granted = math.min(granted, most) end

@@ -223,7 +223,8 @@ pub struct Log {
     pub violations: Vec<Violation>,
     /// `(when, microseconds)`: how late this process itself was woken.
     pub late: Vec<(u64, u64)>,
-    /// The same for the threads of the server process, as the kernel counts it.
+    /// `(when, microseconds)`: how long a thread of the server process was ready to run and did not, since the look before. That may be
+    /// the sum of several waits, and of more than 20 ms if this process itself looked late.
     pub server_late: Vec<(u64, u64)>,
     /// When the round began, in microseconds of the wall clock.
     pub began_at: u64,
@@ -239,7 +240,7 @@ impl Log {
         longest(&self.late, from, to)
     }
 
-    /// The same for the server process, seen every 20 ms.
+    /// The most that a thread of the server process waited for a processor from one look to the next, near this span.
     #[must_use]
     pub fn server_starved(&self, from: u64, to: u64) -> u64 {
         longest(&self.server_late, from, to + 40_000)

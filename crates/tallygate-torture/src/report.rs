@@ -37,7 +37,7 @@ pub struct Report {
     pub slowest: BTreeMap<&'static str, u64>,
     /// How late this process was woken at most, in microseconds.
     pub late: u64,
-    /// How long a thread of a server process waited for a processor at most, in microseconds.
+    /// How long a thread of a server process waited for a processor at most from one look to the next, in microseconds.
     pub server_late: u64,
     /// Decisions that were late because the server process waited for a processor.
     pub starved: u64,

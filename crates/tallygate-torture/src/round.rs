@@ -40,7 +40,7 @@ pub struct Outcome {
     pub panics: u64,
     /// How late this process was woken at most, in microseconds.
     pub late: u64,
-    /// How long a thread of the server process waited for a processor at most, in microseconds.
+    /// How long a thread of the server process waited for a processor at most from one look to the next, in microseconds.
     pub server_late: u64,
     /// Whether Sentinels have switched to another master by themselves: answers were then judged without the history.
     pub unasked_switch: bool,
@@ -166,7 +166,7 @@ fn record_lateness(scene: &Scene, start: Instant) {
     }
 }
 
-/// Records how late the threads of the server process are woken. The kernel counts a wait when it ends.
+/// Records how long the threads of the server process wait for a processor. The kernel counts a wait when it ends.
 fn watch_server(scene: &Scene) {
     let Some(served) = &scene.world.served else { return };
     // A thread that is new is known from the next look on.

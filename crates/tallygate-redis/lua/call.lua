@@ -1,34 +1,43 @@
 -- Any call, or several that share their states: reads the clock once, decides them one after the other as separate runs would,
 -- and writes every state once, at the end.
--- KEYS         the states of the checks of all calls, in order; all in one slot
+-- KEYS         for each call, in order, the states of its checks; if it looks at holds, the open holds of each; if it reserves, its record.
+--              All are in one slot
 -- ARGV[1]      how many calls
 -- for each call, in order:
---   ARGV[+1]   check, peek, refund or reset
---   ARGV[+2]   1 if the call is already denied, else 0; then, if the call takes what is left, the most units, a double. The costs of its
---              checks are then the least units, all the same
+--   ARGV[+1]   check, peek, refund, reset or reserve
+--   ARGV[+2]   1 if the call is already denied, else 0; h if it looks at holds, else -; then, if the call takes what is left, the most
+--              units, a double. The costs of its checks are then the least units, all the same. If it reserves, the id of the hold
+--              (16 bytes), for how long (a double, microseconds), and 18 bytes for each check: on_abandon (c or r), overrun (d, c or r),
+--              how many holds may be open, and how many units held (doubles)
 --   ARGV[+3]   13 bytes for each check: the kind of its state (2 letters); e, q or s for enforce, quota or shadow; d if it drains;
 --              h if it can never be allowed; when the units of a refund were charged, a double in microseconds, 0 for now
 --   ARGV[+4…]  for each check its cost and the numbers of its limit, as in check.lua
 -- reply        of one call a string, of several an array of them. Whether the call is allowed (1 byte), now (a double), then for each
---              check 1 byte: 0 denied, 1 allowed, 2 unreadable. After 0 or 1 four doubles: remaining, retry_after, reset_after and the
---              units charged or given back. After 2 the length (4 bytes) and the text that the twin returned. If a check that
+--              check 1 byte: 0 denied, 1 allowed, 2 unreadable, 3 denied because no more may be held. After 0, 1 or 3 four doubles:
+--              remaining, retry_after, reset_after and the units charged or given back; two more if the call looks at holds: the units
+--              held and the debt. After 2 the length (4 bytes) and the text that the twin returned. If a check that
 --              decides the call cannot be read, the reply is that text alone, and nothing was written for this call. So it is if a
---              call of several cannot be written.
+--              call of several cannot be written. It is ! and a 2 if units of a state are held or owed and the call does not look at
+--              holds: it has to be asked again, and then look
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
 local twins = {}
 -- Packed states as they are now (false for none), and the TTLs of those to write.
 local states, ttls = {}, {}
+-- The heads of states (see holds.lua), and what is to be written to the open holds.
+local heads, later, aware = {}, {}, false
 --[[twins]]
 
 local sub, byte, find, pack = string.sub, string.byte, string.find, struct.pack
 local ENFORCE, QUOTA, SHADOW, DRAINS, HOPELESS = byte('eqsdh', 1, 5)
+-- The answer of a twin to a call that does not look at holds.
+local MARKED = '!\2'
 
 -- Runs a twin. An error becomes a reply, like that of a twin that cannot read its state; but that of a server that is no master ends the
 -- script, so that the client looks for the master.
 local function try(twin, ...)
-  local done, fit, remaining, retry_after, reset_after, changed, given = pcall(twin, ...)
-  if done then return fit, remaining, retry_after, reset_after, changed, given end
+  local done, fit, remaining, retry_after, reset_after, changed, given, debt = pcall(twin, ...)
+  if done then return fit, remaining, retry_after, reset_after, changed, given, debt end
   -- The pcall of every server catches a text.
   if find(fit, 'READONLY') then error(fit, 0) end
   return '?' .. fit
@@ -38,48 +47,84 @@ local function unreadable(text)
   return pack('<BI', 2, #text) .. text
 end
 
+--[[holds]]
+
+-- The record of a hold: see resolve.lua.
+local function record(terms, specs, first, at, count, charged)
+  local ttl = struct.unpack('<d', terms, 19)
+  local parts = { pack('<Bc1ddddB', 1, 'o', now, now + ttl, now + ttl + RETENTION, 0, count) }
+  for i = 1, count do
+    local key, numbers, grants = KEYS[first + i - 1], sub(ARGV[at + i], 9), 9 + 18 * i
+    parts[i + 1] = sub(specs, 13 * i - 12, 13 * i - 11) .. sub(terms, grants, grants + 1)
+      .. pack('<dddddBI2', charged[i], charged[i], 0, 0, 0, #numbers, #key) .. numbers .. key
+  end
+  write_later('SET', KEYS[first + 2 * count], table.concat(parts), 'PX', string.format('%.0f', math.ceil((ttl + RETENTION) / 1000) + SLACK))
+end
+
 -- One call: its checks are KEYS[first] to KEYS[first + count - 1], and their numbers follow ARGV[at]. In addition to the verbs of a
 -- call, a twin takes adopt: it writes only a state that was converted to other numbers.
-local function call(verb, terms, heads, first, at, count)
-  local denied, at_most = sub(terms, 1, 1) == '1'
-  if #terms > 1 then at_most = struct.unpack('<d', terms, 2) end
-  local answers, enforced, quotas, quota = {}, not denied, false, false
+local function call(verb, terms, specs, first, at, count)
+  local denied, reserves, at_most = sub(terms, 1, 1) == '1', verb == 'reserve', nil
+  aware = sub(terms, 2, 2) == 'h'
+  if #terms > 2 and not reserves then at_most = struct.unpack('<d', terms, 3) end
+  local charges = verb == 'check' or reserves
+  local function answer(i, flag, remaining, retry_after, reset_after, units, debt, fits)
+    local text = pack('<Bdddd', flag, remaining, retry_after, reset_after, units)
+    if not aware then return text end
+    return text .. pack('<dd', held(KEYS[first + i - 1], ARGV[at + i], remaining, debt, fits), debt)
+  end
+  local answers, charged, enforced, quotas, quota = {}, {}, not denied, false, false
   -- For each check judged on its own: whether it fits, what is left, the waits, and whether its state was converted.
   local judged = {}
   for i = 1, count do
     local key, packed, head = KEYS[first + i - 1], ARGV[at + i], 13 * i - 12
-    local twin = twins[sub(heads, head, head + 1)]
+    local kind = sub(specs, head, head + 1)
+    local twin, opens = twins[kind], KEYS[first + count + i - 1]
+    local closed = aware and verb ~= 'reset' and open(kind, key, opens, packed, now, verb == 'peek')
     if verb == 'reset' then
-      answers[i] = pack('<Bdddd', 1, 0, 0, 0, redis.call('UNLINK', key))
-      states[key], ttls[key] = nil, nil
+      local existed = redis.call('UNLINK', key)
+      redis.call('UNLINK', opens)
+      states[key], ttls[key], heads[key] = nil, nil, nil
+      answers[i] = answer(i, 1, 0, 0, 0, existed, 0)
+    elseif closed then
+      if charges and byte(specs, head + 2) ~= SHADOW then return closed end
+      answers[i] = unreadable(closed)
     elseif verb == 'refund' then
-      local charged_at = struct.unpack('<d', heads, head + 5)
+      local charged_at = struct.unpack('<d', specs, head + 5)
       if charged_at == 0 then charged_at = now end
-      local refused, _, _, _, _, given = try(twin, key, packed, now, 'refund', charged_at)
+      local refused, _, _, _, changed, given = try(twin, key, packed, now, 'refund', charged_at)
       if type(refused) == 'string' then
         answers[i] = unreadable(refused)
       else
         -- A refund may exceed the capacity, so a cost of zero is used to read what is left.
-        local readable, remaining, _, reset_after = twin(key, pack('<d', 0) .. sub(packed, 9), now, 'peek')
+        local _, remaining, debt, reset_after, damaged = look(kind, key, packed, now)
+        if changed then keep(kind, key, packed, now, debt) end
         -- What the refund has left of a damaged log may be unreadable.
-        local damaged = type(readable) == 'string'
-        answers[i] = damaged and unreadable(readable) or pack('<Bdddd', 1, remaining, 0, reset_after, given)
+        answers[i] = damaged and unreadable(damaged) or answer(i, 1, remaining, 0, reset_after, given, debt, true)
       end
     else
-      local mode, drains, hopeless = byte(heads, head + 2, head + 4)
+      local mode, drains, hopeless = byte(specs, head + 2, head + 4)
       -- If all earlier checks are allowed, the last one is judged and charged at once: no later check can deny the call.
-      local last = i == count and verb == 'check' and enforced and not quotas
+      local last = i == count and verb == 'check' and enforced and not quotas and not aware
         and drains ~= DRAINS and hopeless ~= HOPELESS and not at_most
-      local fit, remaining, retry_after, reset_after, changed = try(twin, key, packed, now, last and 'check' or 'peek')
+      local fit, remaining, retry_after, reset_after, changed, _, debt = try(twin, key, packed, now, last and 'check' or 'peek')
       if type(fit) == 'string' then
-        if mode ~= SHADOW then return fit end
+        if mode ~= SHADOW or fit == MARKED then return fit end
         answers[i] = unreadable(fit)
       else
         fit = fit and hopeless ~= HOPELESS
+        local full = false
+        if fit and reserves then
+          local known = heads[key] or { count = 0, due = 0 }
+          local most_open, most = struct.unpack('<dd', terms, 11 + 18 * i)
+          full = known.count >= most_open
+            or held(key, packed, remaining, debt, not changed) + struct.unpack('<d', packed) > most
+          if full then fit, retry_after = false, math.max(retry_after, known.due - now, 1) end
+        end
         if last then
-          answers[i] = pack('<Bdddd', fit and 1 or 0, remaining, retry_after, reset_after, fit and struct.unpack('<d', packed) or 0)
+          answers[i] = answer(i, fit and 1 or 0, remaining, retry_after, reset_after, fit and struct.unpack('<d', packed) or 0)
         else
-          judged[i] = { fit, remaining, retry_after, reset_after, changed }
+          judged[i] = { fit, remaining, retry_after, reset_after, changed, debt, full }
         end
         if mode == ENFORCE then
           enforced = enforced and fit
@@ -96,7 +141,7 @@ local function call(verb, terms, heads, first, at, count)
   if at_most then
     local most = 0
     for place = 1, count do
-      local mode = byte(heads, 13 * place - 10)
+      local mode = byte(specs, 13 * place - 10)
       if mode == ENFORCE then
         granted = math.min(granted, judged[place][2])
       elseif mode == QUOTA then
@@ -106,14 +151,16 @@ local function call(verb, terms, heads, first, at, count)
     if quotas then granted = math.min(granted, most) end
   end
   for i = 1, count do
+    charged[i] = 0
     if not answers[i] then
       -- What to take from a state: see Settlement::taking.
       local key, packed, head = KEYS[first + i - 1], ARGV[at + i], 13 * i - 12
-      local twin = twins[sub(heads, head, head + 1)]
-      local mode, drains = byte(heads, head + 2, head + 3)
-      local fit, remaining, retry_after, reset_after, changed = unpack(judged[i])
-      local units = 0
-      local takes = verb == 'check'
+      local kind, opens = sub(specs, head, head + 1), KEYS[first + count + i - 1]
+      local twin = twins[kind]
+      local mode, drains = byte(specs, head + 2, head + 3)
+      local fit, remaining, retry_after, reset_after, changed, debt, full = unpack(judged[i])
+      local units, fits = 0, not changed
+      local takes = charges
         and (all or mode == ENFORCE and not fit or mode == QUOTA and enforced)
       if takes and fit then
         units = struct.unpack('<d', packed)
@@ -124,38 +171,47 @@ local function call(verb, terms, heads, first, at, count)
           packed = pack('<d', units) .. sub(packed, 9)
         end
       end
+      local _
       if units > 0 then
-        local _
-        _, remaining, retry_after, reset_after = twin(key, packed, now, 'check')
+        before_charge(kind, key, packed, now)
+        _, remaining, retry_after, reset_after, _, _, debt = twin(key, packed, now, 'check')
+        keep(kind, key, packed, now, debt)
+        if reserves then
+          charged[i] = units
+          local id, ttl = struct.unpack('<c16d', terms, 3)
+          hold(kind, key, opens, packed, now, reset_after, units, now + ttl, id, sub(terms, 9 + 18 * i, 9 + 18 * i))
+        end
+        fits = true
       elseif takes and not fit and drains == DRAINS and remaining > 0 then
         units = remaining
+        before_charge(kind, key, packed, now)
         twin(key, pack('<d', units) .. sub(packed, 9), now, 'check')
-        local _
-        _, remaining, retry_after, reset_after = twin(key, packed, now, 'peek')
-      elseif verb == 'check' and changed then
-        twin(key, packed, now, 'adopt')
+        _, remaining, retry_after, reset_after, _, _, debt = twin(key, packed, now, 'peek')
+        keep(kind, key, packed, now, debt)
+        fits = true
+      elseif charges and changed then
+        _, remaining, retry_after, reset_after, _, _, debt = twin(key, packed, now, 'adopt')
+        keep(kind, key, packed, now, debt)
+        fits = true
       end
-      answers[i] = pack('<Bdddd', fit and 1 or 0, remaining, retry_after, reset_after, units)
+      answers[i] = answer(i, fit and 1 or full and 3 or 0, remaining, retry_after, reset_after, units, debt, fits)
     end
   end
+  if reserves and all then record(terms, specs, first, at, count, charged) end
   return pack('<Bd', all and 1 or 0, now) .. table.concat(answers)
-end
-
--- Writes the packed states that calls have changed.
-local function save_all()
-  for key, ttl in pairs(ttls) do
-    redis.call('SET', key, states[key], 'PX', string.format('%.0f', ttl))
-  end
 end
 
 -- The replies to all calls, in order, each by `decide`.
 local function replies_by(decide)
   local replies, first, at = {}, 1, 1
   for i = 1, tonumber(ARGV[1]) do
-    local heads = ARGV[at + 3]
-    local count = #heads / 13
-    replies[i] = decide(ARGV[at + 1], ARGV[at + 2], heads, first, at + 3, count)
-    first, at = first + count, at + 3 + count
+    local verb, terms, specs = ARGV[at + 1], ARGV[at + 2], ARGV[at + 3]
+    local count = #specs / 13
+    replies[i] = decide(verb, terms, specs, first, at + 3, count)
+    first = first + count
+    if sub(terms, 2, 2) == 'h' then first = first + count end
+    if verb == 'reserve' then first = first + 1 end
+    at = at + 3 + count
   end
   return replies
 end
@@ -168,7 +224,7 @@ end
 
 -- One call as by a run of its own.
 local function alone(...)
-  states, ttls = {}, {}
+  states, ttls, heads, later = {}, {}, {}, {}
   local reply = call(...)
   save_all()
   return reply

@@ -7,6 +7,8 @@
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
 local key, verb, packed, charged_at = KEYS[1], 'check', ARGV[1]
-local allowed, remaining, retry_after, reset_after, changed, given = false, 0, 0, 0, false, 0
+local allowed, remaining, retry_after, reset_after, changed, given, debt = false, 0, 0, 0, false, 0, 0
+-- A state of which units are held or owed cannot be read here.
+local head = nil
 --[[twin]]
 return struct.pack('<Bdddd', allowed and 1 or 0, now, remaining, retry_after, reset_after)

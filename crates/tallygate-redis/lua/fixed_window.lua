@@ -23,7 +23,9 @@ if value then
     start = held
     if used > 0 then start = old_start end
   else
-    if used > amount then used = amount end
+    -- What is owed stays used under other numbers.
+    local most = head and amount + math.min(head.debt, amount) or amount
+    if used > most then used = most end
     changed = true
   end
 end
@@ -36,14 +38,15 @@ if verb == 'refund' then
 else
   remaining = amount - used
   if remaining < 0 then remaining = 0 end
-  allowed = remaining >= cost
+  allowed = remaining >= cost or verb == 'charge'
   if not allowed then
     retry_after = start + window - now
-  elseif verb == 'check' then
+  elseif verb == 'check' or verb == 'charge' then
     used, remaining, changed = used + cost, remaining - cost, true
   end
 end
 
+if used > amount then remaining, debt = 0, used - amount end
 if used > 0 then reset_after = start + window - now end
 changed = changed and struct.pack('<Bddd', 1, start, used, window)
 --[[save]]

@@ -6,6 +6,8 @@
 --[[load]]
 local cost, amount, window, tick = struct.unpack('<dddd', packed)
 local ticks = window / tick
+-- What is owed stays used under other numbers.
+local most = head and amount + math.min(head.debt, amount) or amount
 
 -- The two windows now, converted to the limit, and how far now is into the current one.
 local start, previous, current, into = now - now % window, 0, 0, now % window
@@ -27,14 +29,14 @@ if value then
     previous = old_current
   end
   if window == old_window and tick == old_tick and old_start <= now + 2 * window
-    and old_previous <= amount and old_current <= amount then
+    and old_previous <= most and old_current <= most then
     start, into = latest, held - latest
   else
     -- What counts as used, in units times ticks of the window.
     local old_ticks, old_into = old_window / old_tick, held - latest
     local load = previous * (old_ticks - (old_into - old_into % old_tick) / old_tick) + current * old_ticks
     previous, current = 0, (load + -load % old_ticks) / old_ticks
-    if current > amount then current = amount end
+    if current > most then current = most end
     changed = true
   end
 end
@@ -55,15 +57,18 @@ else
   -- How many ticks of the previous window still count.
   local weight = ticks - (into - into % tick) / tick
   local left = amount * ticks - (previous * weight + current * ticks)
-  if left < 0 then left = 0 end
+  if verb == 'charge' then left = left - cost * ticks end
+  if left < 0 then left, debt = 0, (-left + left % ticks) / ticks end
   remaining = (left - left % ticks) / ticks
-  allowed = remaining >= cost
+  allowed = remaining >= cost or verb == 'charge'
   if not allowed then
     -- The call fits once the weight of the older window has dropped to room / older.
     local older, room, from = previous, amount - current - cost, start
     if room < 0 then older, room, from = current, amount - cost, start + window end
     local product = room * ticks
     retry_after = from + (ticks - (product - product % older) / older) * tick - now
+  elseif verb == 'charge' then
+    current, changed = current + cost, true
   elseif verb == 'check' then
     current, remaining, changed = current + cost, remaining - cost, true
   end

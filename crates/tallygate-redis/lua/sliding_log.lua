@@ -13,8 +13,12 @@ local cost, amount, window = struct.unpack('<ddd', packed)
 -- longer count; the oldest that does, when it was, and the running sums before and after it.
 local newest_at, newest_before, newest_sum, expired, first_at, first_before, first_sum = nil, 0, 0, 0, nil, 0, 0
 local oldest = redis.call('ZRANGE', key, '0', '1')
+-- A log of which units are held or owed has one more member, at its end.
+local last = head and head.member and '-2' or '-1'
+if head and #oldest > 0 and oldest[#oldest] == head.member then oldest[#oldest] = nil end
 if oldest[1] then
-  local newest = oldest[2] and redis.call('ZRANGE', key, '-1', '-1')[1] or oldest[1]
+  local newest = oldest[1]
+  if oldest[2] then newest = redis.call('ZRANGE', key, last, last)[1] end
   if #oldest[1] ~= 24 or #newest ~= 24 then return '!' .. string.sub(newest, -1) end
   local units, old_window, version
   newest_at, newest_before, units, old_window, version = struct.unpack('>I7I7I4I5B', newest)
@@ -30,6 +34,7 @@ if oldest[1] then
     if not first or struct.unpack('>I7', first) + old_window <= held then
       expired = redis.call('ZCOUNT', key, '-inf', string.format('%.0f', held - old_window))
       first = redis.call('ZRANGE', key, expired, expired)[1]
+      if head and first and first == head.member then first = nil end
     end
   end
   first_before, first_sum = newest_sum, newest_sum
@@ -40,7 +45,9 @@ if oldest[1] then
   end
   if window ~= old_window or newest_at > now + window then
     local total = (newest_sum - first_before) % 1000000000000000
-    if total > amount then total = amount end
+    -- What is owed stays used under other numbers.
+    local most = head and amount + math.min(head.debt, amount) or amount
+    if total > most then total = most end
     newest_at, newest_before, newest_sum, expired, first_at, first_before, first_sum = now, 0, total, 0, now, 0, total
     changed = true
   end
@@ -53,6 +60,8 @@ if changed and verb ~= 'peek' then
   -- Tried on the old log first: if the permission to set a TTL is missing, nothing has changed yet.
   redis.call('PEXPIRE', key, ttl)
   redis.call('UNLINK', key)
+  last = '-1'
+  if head then head.member = nil end
   if total > 0 then
     redis.call('ZADD', key, string.format('%.0f', now), struct.pack('>I7I7I4I5B', now, 0, total, window / 1000, 1))
     redis.call('PEXPIRE', key, ttl)
@@ -66,7 +75,7 @@ if verb == 'refund' then
   if newest_at and newest_at > now then held = newest_at end
   local newest, newest_units
   if total > 0 and newest_at == charged_at then
-    newest = redis.call('ZRANGE', key, '-1', '-1')[1]
+    newest = redis.call('ZRANGE', key, last, last)[1]
     newest_units = select(3, struct.unpack('>I7I7I4', newest))
   end
   if newest and newest_units >= cost then
@@ -80,6 +89,7 @@ if verb == 'refund' then
     local walked = redis.call('ZRANGE', key, expired, expired + 999)
     local gone, left_from = 0, (first_before + cost) % 1000000000000000
     for i = 1, #walked do
+      if head and walked[i] == head.member then break end
       if #walked[i] ~= 24 then return '!' end
       local at, before, units = struct.unpack('>I7I7I4', walked[i])
       given = (before + units - first_before) % 1000000000000000
@@ -99,13 +109,13 @@ if verb == 'refund' then
 else
   remaining = amount - total
   if remaining < 0 then remaining = 0 end
-  allowed = remaining >= cost
+  allowed = remaining >= cost or verb == 'charge'
   if not allowed then
     -- The oldest call with which enough units stop counting, by binary search. Units refunded before the next call stop
     -- counting with it.
     local needed = total + cost - amount
     if (first_sum - first_before) % 1000000000000000 < needed then
-      local low, high = expired, redis.call('ZCARD', key) - 1
+      local low, high = expired, redis.call('ZCARD', key) + tonumber(last)
       while low < high do
         local middle = math.floor((low + high) / 2)
         local member = redis.call('ZRANGE', key, middle + 1, middle + 1)[1]
@@ -116,7 +126,7 @@ else
       first_at = struct.unpack('>I7', redis.call('ZRANGE', key, low, low)[1])
     end
     retry_after = first_at + window - now
-  elseif verb == 'check' then
+  elseif verb == 'check' or verb == 'charge' then
     local at = now
     if newest_at and newest_at > now then at = newest_at end
     -- Calls at one instant are ordered by the sums before them, so the first after a wrap around must come later.
@@ -136,5 +146,6 @@ else
     if expired > 0 then redis.call('ZREMRANGEBYRANK', key, '0', math.min(expired, 16) - 1) end
     remaining, total, newest_at = remaining - cost, total + cost, at
   end
+  if total > amount then remaining, debt = 0, total - amount end
   if total > 0 then reset_after = newest_at + window - now end
 end

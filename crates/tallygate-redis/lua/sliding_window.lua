@@ -36,7 +36,9 @@ if value then
   if window == old_window and slots == old_slots and newest * slot <= now + window + slot then
     held = old_held
   else
-    if total > amount then total = amount end
+    -- What is owed stays used under other numbers.
+    local most = head and amount + math.min(head.debt, amount) or amount
+    if total > most then total = most end
     cells, spent, changed = {}, 0, true
     if total > 0 then cells = { 0, total } end
   end
@@ -59,22 +61,23 @@ if verb == 'refund' then
 else
   remaining = amount - total
   if remaining < 0 then remaining = 0 end
-  allowed = remaining >= cost
+  allowed = remaining >= cost or verb == 'charge'
   if not allowed then
     local needed, i = total + cost - amount, 2 * spent + 1
     while cells[i + 1] < needed do
       needed, i = needed - cells[i + 1], i + 2
     end
     retry_after = (held - cells[i] + slots + 1) * slot - now
-  elseif verb == 'check' then
+  elseif verb == 'check' or verb == 'charge' then
     local last = #cells
     if cells[last - 1] == 0 then
       cells[last] = cells[last] + cost
     else
       cells[last + 1], cells[last + 2] = 0, cost
     end
-    remaining, changed = remaining - cost, true
+    total, remaining, changed = total + cost, remaining - cost, true
   end
+  if total > amount then remaining, debt = 0, total - amount end
 end
 
 for i = #cells - 1, 1, -2 do

@@ -5,6 +5,8 @@
 --[[load]]
 local cost, capacity, tick, refill, unit = struct.unpack('<ddddd', packed)
 local whole = capacity * unit
+-- What is owed stays used under other numbers.
+local most = head and whole + math.min(head.debt, capacity) * unit or whole
 
 -- The state as of now, converted to the limit.
 local at, used = now - now % tick, 0
@@ -22,7 +24,7 @@ if value then
   used = old_used - (held - old_at) / old_tick * old_refill
   if used < 0 then used = 0 end
   if tick == old_tick and refill == old_refill and unit == old_unit
-    and used <= whole and (old_at <= now or old_at - now <= (whole + -whole % refill) / refill * tick) then
+    and used <= most and (old_at <= now or old_at - now <= (whole + -whole % refill) / refill * tick) then
     at = held
   else
     -- Whole units stay as they are; a fraction is converted in doubles, and rounded up by enough to cover their error.
@@ -32,8 +34,8 @@ if value then
       rest = math.floor(rest / old_unit * unit) + 2
       if rest > unit then rest = unit end
     end
-    used, changed = whole, true
-    if whole_units < capacity then used = whole_units * unit + rest end
+    used, changed = most, true
+    if whole_units < most / unit then used = whole_units * unit + rest end
   end
 end
 
@@ -53,15 +55,19 @@ if verb == 'refund' then
 else
   local left = whole - used
   remaining = (left - left % unit) / unit
-  allowed = remaining >= cost
+  allowed = remaining >= cost or verb == 'charge'
   if not allowed then
     local missing = cost * unit - left
     retry_after = at + (missing + -missing % refill) / refill * tick - now
-  elseif verb == 'check' then
+  elseif verb == 'check' or verb == 'charge' then
     used, remaining, changed = used + cost * unit, remaining - cost, true
   end
 end
 
+if used > whole then
+  local beyond = used - whole
+  remaining, debt = 0, (beyond + -beyond % unit) / unit
+end
 if used > 0 then reset_after = at + (used + -used % refill) / refill * tick - now end
 changed = changed and struct.pack('<Bddddd', 1, at, used, tick, refill, unit)
 --[[save]]

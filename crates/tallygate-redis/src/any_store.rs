@@ -2,6 +2,7 @@
 
 use tallygate::call::Call;
 use tallygate::counter::{CounterError, CounterName, CounterOp, CounterValue, Counters};
+use tallygate::hold::{Hold, Holds, Resolution, Resolved};
 use tallygate::{Decision, MemoryStore, Store, StoreError};
 
 use crate::builder::{ConnectError, RedisStoreBuilder};
@@ -70,6 +71,22 @@ impl Store for AnyStore {
         match self {
             Self::Memory(store) => store.call_now(call),
             Self::Redis(_) => None,
+        }
+    }
+}
+
+impl Holds for AnyStore {
+    async fn resolve(&self, resolution: &Resolution<'_>) -> Result<Resolved, StoreError> {
+        match self {
+            Self::Memory(store) => store.resolve(resolution).await,
+            Self::Redis(store) => store.resolve(resolution).await,
+        }
+    }
+
+    fn cancel_soon(&self, hold: Hold) {
+        match self {
+            Self::Memory(store) => store.cancel_soon(hold),
+            Self::Redis(store) => store.cancel_soon(hold),
         }
     }
 }

@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tallygate::call::Verb;
+use tallygate::hold::Reservation;
 use tallygate::{Decision, StoreError};
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
@@ -26,19 +27,29 @@ const MAX_CALLS: usize = 128;
 const MAX_WAITING: usize = 4096;
 
 /// One call of a run.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Questions {
     pub(crate) verb: Verb,
     pub(crate) denied: bool,
     /// The most units of a call that takes what is left.
     pub(crate) at_most: Option<u64>,
+    /// What a call asks for that reserves. Boxed, as it is rare.
+    pub(crate) reservation: Option<Box<Reservation>>,
+    /// Whether it looks at holds because a state turned out to be marked.
+    pub(crate) marked: bool,
     pub(crate) asked: Vec<Asked>,
 }
 
 impl Questions {
     /// A call that takes or gives back the costs of its checks.
     pub(crate) fn new(verb: Verb, asked: Vec<Asked>) -> Self {
-        Self { verb, denied: false, at_most: None, asked }
+        Self { verb, denied: false, at_most: None, reservation: None, marked: false, asked }
+    }
+
+    /// Whether it looks at what is held of its states. A plain call is told if it has to.
+    pub(crate) fn looks_at_holds(&self) -> bool {
+        let usual = matches!(self.verb, Verb::Check | Verb::Peek);
+        self.marked || !usual || self.asked.iter().any(|asked| asked.terms.is_some())
     }
 }
 

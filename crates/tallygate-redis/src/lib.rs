@@ -41,6 +41,7 @@ mod store;
 mod coalesce;
 mod counters;
 mod health;
+mod holds;
 mod instances;
 mod split;
 

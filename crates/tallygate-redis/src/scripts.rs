@@ -38,7 +38,9 @@ const CLOCK: &str = "redis.call('TIME')";
 /// the same as none.
 const SLACK: u32 = 1000;
 /// The return values of a twin, in order.
-const OUTPUTS: &str = "allowed, remaining, retry_after, reset_after, changed, given";
+const OUTPUTS: &str = "allowed, remaining, retry_after, reset_after, changed, given, debt";
+/// Microseconds for which it is remembered what became of a hold.
+const RETENTION: u128 = tallygate::hold::RETENTION.as_micros();
 
 /// All scripts of a store.
 #[derive(Debug)]
@@ -46,6 +48,7 @@ pub(crate) struct Scripts {
     /// In the order of the twins.
     checks: Vec<Script>,
     pub(crate) call: Script,
+    pub(crate) resolve: Script,
     pub(crate) counter: Script,
     pub(crate) check_permissions: Script,
 }
@@ -69,9 +72,15 @@ impl Scripts {
             .iter()
             .map(|(_, twin)| script(&source(lua!(check)).replace("--[[twin]]", &whole(twin, lua!(load), lua!(save)))));
         let functions: String = TWINS.iter().map(|(kind, twin)| function(kind, twin)).collect();
+        let holds = source(lua!(holds));
+        let shell = |text: &str| {
+            let text = text.replace("--[[twins]]", &functions).replace("--[[holds]]", holds);
+            script(&format!("local RETENTION = {RETENTION}\n{text}"))
+        };
         Self {
             checks: checks.collect(),
-            call: script(&source(lua!(call)).replace("--[[twins]]", &functions)),
+            call: shell(source(lua!(call))),
+            resolve: shell(source(lua!(resolve))),
             counter: Script::new(source(lua!(counter))),
             check_permissions: Script::new(source(lua!(check_permissions))),
         }
@@ -93,7 +102,9 @@ fn whole(twin: &'static str, load: &'static str, save: &'static str) -> String {
 fn function(kind: &str, twin: &'static str) -> String {
     format!(
         "twins.{kind} = function(key, packed, now, verb, charged_at)\n\
-         local {OUTPUTS} = false, 0, 0, 0, false, 0\n{}return {OUTPUTS}\nend\n",
+         local {OUTPUTS} = false, 0, 0, 0, false, 0, 0\n\
+         local head = heads[key]\n\
+         if head and not aware then return '!\\2' end\n{}return {OUTPUTS}\nend\n",
         whole(twin, lua!(load_once), lua!(save_later))
     )
 }
@@ -160,7 +171,7 @@ mod tests {
     #[test]
     fn the_shipped_scripts_decide_by_one_reading_of_the_servers_clock() {
         let scripts = Scripts::new();
-        for script in scripts.checks.iter().chain([&scripts.call]) {
+        for script in scripts.checks.iter().chain([&scripts.call, &scripts.resolve]) {
             assert_eq!(script.text.matches(CLOCK).count(), 1);
             assert!(!script.text.contains("ARGV[#ARGV"));
             assert!(!script.text.contains("--[["), "a placeholder is left");

@@ -7,6 +7,7 @@ use std::time::Duration;
 use tallygate::call::{Effect, Settlement, Taking, Verb};
 use tallygate::clock::Timestamp;
 use tallygate::decision::Source;
+use tallygate::hold::{HoldId, Resolve, Resolved};
 use tallygate::policy::Mode;
 use tallygate::store::StoreErrorKind;
 use tallygate::{Decision, Status, StoreError};
@@ -16,6 +17,7 @@ use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use crate::coalesce::Questions;
 use crate::connection::{Deadline, LOOK};
+use crate::holds::Ending;
 use crate::store::Engine;
 use crate::wire::Asked;
 
@@ -251,6 +253,9 @@ impl Split {
 
     /// Gives units back. What cannot be given back stays charged until it stops counting.
     fn give_back(&self, charged: &[(usize, u64, Timestamp)]) -> Runs {
+        if let Some(reservation) = &self.call.reservation {
+            return self.cancel(reservation.id(), charged.iter().map(|(place, ..)| *place));
+        }
         let mut asked = self.call.asked.clone();
         for &(place, units, at) in charged {
             (asked[place].cost, asked[place].charged_at) = (units, Some(at));
@@ -261,7 +266,26 @@ impl Split {
             let engine = Arc::clone(&self.engine);
             let asked = group.iter().map(|&place| asked[place].clone()).collect();
             let refund = Questions::new(Verb::Refund, asked);
-            runs.spawn(async move { (group, insist(&engine, &refund).await) });
+            runs.spawn(async move { (group, insist(|| engine.run(&refund, engine.client.default_deadline())).await) });
+        }
+        runs
+    }
+
+    /// Cancels the holds of a call that is denied. What cannot be cancelled is held until its deadline.
+    fn cancel(&self, id: HoldId, places: impl Iterator<Item = usize>) -> Runs {
+        let mut runs = JoinSet::new();
+        for place in places {
+            let (engine, asked) = (Arc::clone(&self.engine), &self.call.asked[place]);
+            let (states, of_nothing) = (vec![(asked.key.clone(), asked.kind)], Status::untouched(&asked.limit));
+            let cancel = Ending::new(id, states, Resolve::Cancel);
+            runs.spawn(async move {
+                let ended = insist(|| engine.end_hold(&cancel, engine.client.default_deadline())).await;
+                let given = |ended: Resolved| {
+                    let units = ended.parts.first().map_or(0, |part| part.refunded);
+                    Decision::of_one(of_nothing.with_units(units), Source::Store, ended.decided_at)
+                };
+                (vec![place], ended.map(given))
+            });
         }
         runs
     }
@@ -269,7 +293,12 @@ impl Split {
     fn spawn(&self, places: &[usize], terms: Terms, deadline: Deadline) -> Runs {
         let Terms { verb, denied, at_most } = terms;
         let mut runs = JoinSet::new();
-        for group in self.engine.by_slot(&self.call.asked, places) {
+        // A hold has a record for each state: which of the others share a slot is not known to those that resolve it.
+        let groups = match verb {
+            Verb::Reserve => places.iter().map(|&place| vec![place]).collect(),
+            _ => self.engine.by_slot(&self.call.asked, places),
+        };
+        for group in groups {
             let engine = Arc::clone(&self.engine);
             // Of what is left, each quota takes what it can: which of them pays is not known before the other slots have answered.
             let as_shadow = |asked: Asked| match asked.mode {
@@ -277,7 +306,8 @@ impl Split {
                 _ => asked,
             };
             let asked = group.iter().map(|&place| as_shadow(self.call.asked[place].clone())).collect();
-            let call = Questions { verb, denied, at_most, asked };
+            let reservation = self.call.reservation.clone().filter(|_| verb == Verb::Reserve);
+            let call = Questions { denied, at_most, reservation, ..Questions::new(verb, asked) };
             runs.spawn(async move { (group, engine.coalesced(call, deadline).await) });
         }
         runs
@@ -316,10 +346,13 @@ impl Split {
 
 /// Tries a call again while it could not be sent, or was refused by a server that is not ready: nobody waits for it, and this process
 /// may only have had no time.
-async fn insist(engine: &Engine, call: &Questions) -> Answer {
+pub(crate) async fn insist<T, F>(call: impl Fn() -> F) -> Result<T, StoreError>
+where
+    F: Future<Output = Result<T, StoreError>>,
+{
     let until = Instant::now() + INSISTENCE;
     loop {
-        let answer = engine.run(call, engine.client.default_deadline()).await;
+        let answer = call().await;
         let passing = |error: &StoreError| {
             let kind = matches!(error.kind(), StoreErrorKind::Unavailable | StoreErrorKind::Overloaded);
             kind && !error.may_have_charged()

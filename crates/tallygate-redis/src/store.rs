@@ -1,5 +1,6 @@
 //! The store: a call becomes one run of a script, and its reply a decision.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
 
@@ -13,6 +14,7 @@ use tokio::sync::oneshot;
 use crate::builder::{ConnectError, RedisStoreBuilder};
 use crate::coalesce::{Lanes, Questions, Turn};
 use crate::connection::{Client, Deadline, Request};
+use crate::holds;
 use crate::scripts::Scripts;
 use crate::split::Split;
 use crate::wire::{self, Asked, corrupt};
@@ -89,8 +91,10 @@ impl RedisStore {
         let engine = &self.engine;
         let asked: Vec<Asked> = call.checks().iter().map(|check| Asked::new(check, &engine.prefix)).collect();
         let partial = call.takes_partial_answers();
-        let at_most = call.takes_at_most().map(Cost::get);
-        let call = Questions { verb: call.verb(), denied: call.is_denied(), at_most, asked };
+        let (at_most, reservation) =
+            (call.takes_at_most().map(Cost::get), call.reservation().map(|asked| Box::new(*asked)));
+        let (verb, denied) = (call.verb(), call.is_denied());
+        let call = Questions { denied, at_most, reservation, ..Questions::new(verb, asked) };
         let asked = &call.asked;
         let together = asked.iter().all(|other| engine.client.same_slot(asked[0].key.as_bytes(), other.key.as_bytes()));
         if together && call.verb.effect() != Effect::GivesBack {
@@ -131,12 +135,22 @@ impl Engine {
         let keys = [key];
         let args = self.with_time([wire::pack(check.cost.get(), check.limit)]);
         let reply = self.client.run(script, &keys, &args, deadline).await;
+        if reply.as_ref().is_ok_and(wire::is_marked) {
+            let [key] = keys;
+            let asked = vec![Asked { mode: Mode::Enforce, ..Asked::with_key(check, key) }];
+            return self.run(&Questions { marked: true, ..Questions::new(Verb::Check, asked) }, deadline).await;
+        }
         reply.and_then(|reply| wire::read_check(&reply, check)).map_err(|error| naming(error, &keys))
     }
 
     /// Any call whose states share a slot.
     pub(crate) async fn run(&self, call: &Questions, deadline: Deadline) -> Result<Decision, StoreError> {
-        let reply = self.run_script(&[call], deadline).await;
+        let mut reply = self.run_script(&[call], deadline).await;
+        let (again, mut call) = (Questions { marked: true, ..call.clone() }, call);
+        if reply.as_ref().is_ok_and(wire::is_marked) && !call.looks_at_holds() {
+            call = &again;
+            reply = self.run_script(&[call], deadline).await;
+        }
         reply.and_then(|reply| wire::read_call(&reply, call)).map_err(|error| naming(error, &keys_of(call)))
     }
 
@@ -151,11 +165,17 @@ impl Engine {
             Ok(other) => Err(corrupt(&format!("it answered {other:?} to {} calls", calls.len()))),
             Err(error) => Err(error.clone()),
         };
-        let decision = |(place, call): (usize, &&Questions)| {
-            let replies = replies.as_ref().map_err(Clone::clone)?;
-            wire::read_call(&replies[place], call).map_err(|error| naming(error, &keys_of(call)))
-        };
-        calls.iter().enumerate().map(decision).collect()
+        let mut decisions = Vec::with_capacity(calls.len());
+        for (place, call) in calls.iter().enumerate() {
+            decisions.push(match &replies {
+                Ok(replies) if wire::is_marked(&replies[place]) && !call.looks_at_holds() => {
+                    self.run(&Questions { marked: true, ..(*call).clone() }, deadline).await
+                }
+                Ok(replies) => wire::read_call(&replies[place], call).map_err(|error| naming(error, &keys_of(call))),
+                Err(error) => Err(error.clone()),
+            });
+        }
+        decisions
     }
 
     async fn run_script(&self, calls: &[&Questions], deadline: Deadline) -> Result<Value, StoreError> {
@@ -163,20 +183,38 @@ impl Engine {
         for call in calls {
             let mut heads = Vec::with_capacity(13 * call.asked.len());
             call.asked.iter().for_each(|asked| asked.head(&mut heads));
-            let mut terms = vec![if call.denied { b'1' } else { b'0' }];
+            let looks = if call.looks_at_holds() { b'h' } else { b'-' };
+            let mut terms = vec![if call.denied { b'1' } else { b'0' }, looks];
             terms.extend(call.at_most.iter().flat_map(|&most| wire::double(most)));
+            if let Some(reservation) = &call.reservation {
+                terms.extend(reservation.id().as_bytes());
+                terms.extend(wire::double(reservation.ttl_micros()));
+                call.asked.iter().for_each(|asked| asked.grants(&mut terms));
+            }
             args.extend([call.verb.name().as_bytes().to_vec(), terms, heads]);
             args.extend(call.asked.iter().map(|asked| wire::pack(asked.cost, &asked.limit)));
         }
         let args = self.with_time(args);
-        let keys: Vec<&str> = calls.iter().flat_map(|call| keys_of(call)).collect();
+        let mut keys: Vec<Cow<'_, str>> = Vec::new();
+        for call in calls {
+            keys.extend(call.asked.iter().map(|asked| Cow::from(&asked.key)));
+            if call.looks_at_holds() {
+                keys.extend(call.asked.iter().map(|asked| Cow::from(asked.opens())));
+            }
+            keys.extend(
+                call.reservation
+                    .as_ref()
+                    .map(|reservation| Cow::from(holds::record(&call.asked[0].key, reservation.id()))),
+            );
+        }
+        let keys: Vec<&str> = keys.iter().map(AsRef::as_ref).collect();
         let gives_back = calls.iter().all(|call| call.verb.effect() == Effect::GivesBack);
         let effect = if gives_back { Effect::GivesBack } else { Effect::Charges };
         self.client.run_of(calls.len(), effect, &self.scripts.call, &keys, &args, deadline).await
     }
 
     /// The arguments, and the time of a manual clock: seconds and microseconds, as `TIME` replies.
-    fn with_time(&self, args: impl IntoIterator<Item = Vec<u8>>) -> Vec<Vec<u8>> {
+    pub(crate) fn with_time(&self, args: impl IntoIterator<Item = Vec<u8>>) -> Vec<Vec<u8>> {
         let args = args.into_iter();
         #[cfg(feature = "manual-clock")]
         let args = args.chain(self.clock.iter().flat_map(|clock| {
@@ -242,7 +280,7 @@ fn keys_of(call: &Questions) -> Vec<&str> {
 
 /// Names the keys to inspect when a script could not read a state, by a pattern: the text ends up in logs, and the hash tag of
 /// a key is its subject.
-fn naming(error: StoreError, keys: &[impl AsRef<str>]) -> StoreError {
+pub(crate) fn naming(error: StoreError, keys: &[impl AsRef<str>]) -> StoreError {
     if error.kind() != StoreErrorKind::Corrupt {
         return error;
     }

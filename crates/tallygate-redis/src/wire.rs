@@ -4,14 +4,15 @@ use redis::Value;
 use tallygate::call::{Settlement, Verb};
 use tallygate::clock::Timestamp;
 use tallygate::decision::Source;
+use tallygate::hold::HoldTerms;
 use tallygate::policy::Mode;
 use tallygate::{Check, Decision, Limit, Status, StoreError};
 
 use crate::coalesce::Questions;
 use crate::connection::Failure;
 
-/// The format of states that the scripts read and write.
-const VERSION: u8 = 1;
+/// The newest format of states that the scripts read and write: that of states of which units are held or owed.
+const VERSION: u8 = 2;
 /// The formats of future versions. Text written by others does not begin with any of them.
 const NEWER: std::ops::Range<u8> = VERSION + 1..b' ';
 
@@ -27,6 +28,8 @@ pub(crate) struct Asked {
     pub(crate) hopeless: bool,
     pub(crate) fails_closed: bool,
     pub(crate) charged_at: Option<Timestamp>,
+    /// What the limit grants to holds, if that is known.
+    pub(crate) terms: Option<HoldTerms>,
 }
 
 impl Asked {
@@ -46,6 +49,7 @@ impl Asked {
             hopeless: check.is_hopeless(),
             fails_closed: check.fails_closed(),
             charged_at: check.charged_at(),
+            terms: check.holds().copied(),
         }
     }
 
@@ -61,6 +65,19 @@ impl Asked {
         into.push(if self.drains { b'd' } else { b'-' });
         into.push(if self.hopeless { b'h' } else { b'-' });
         into.extend_from_slice(&double(self.charged_at.map_or(0, Timestamp::as_micros)));
+    }
+
+    /// What it grants to holds, as `call.lua` takes it.
+    pub(crate) fn grants(&self, into: &mut Vec<u8>) {
+        let terms = self.terms.unwrap_or(HoldTerms::DEFAULT);
+        into.extend([terms.on_abandon().name(), terms.overrun().name()].map(|name| name.as_bytes()[0]));
+        into.extend_from_slice(&double(u64::from(terms.most_open())));
+        into.extend_from_slice(&double(terms.most_units(self.limit.capacity())));
+    }
+
+    /// The key of the open holds of the state.
+    pub(crate) fn opens(&self) -> String {
+        format!("{}-open", self.key)
     }
 }
 
@@ -87,20 +104,23 @@ pub(crate) fn read_check(reply: &Value, check: &Check<'_>) -> Result<Decision, S
 /// Decodes the reply of `call.lua`.
 pub(crate) fn read_call(reply: &Value, call: &Questions) -> Result<Decision, StoreError> {
     let Questions { verb, asked, .. } = call;
+    let looks = call.looks_at_holds();
     let mut reader = Reader::new(reply)?;
     let allowed = reader.byte()? == 1;
     let now = Timestamp::from_micros(reader.number()?);
     let (mut statuses, mut failures) = (Vec::with_capacity(asked.len()), Vec::new());
     for (place, asked) in asked.iter().enumerate() {
         statuses.push(match reader.byte()? {
-            fits @ (0 | 1) => {
+            fits @ (0 | 1 | 3) => {
                 let status = reader.status(&asked.limit, fits == 1)?;
                 let status = match verb {
                     Verb::Reset => Status::untouched(&asked.limit),
                     _ if asked.hopeless => status.into_never(),
                     _ => status,
                 };
-                status.with_units(reader.number()?)
+                let status = status.with_units(reader.number()?);
+                let status = if looks { status.with_holds(reader.number()?, reader.number()?) } else { status };
+                if fits == 3 { status.into_holds_full(0) } else { status }
             }
             _ => {
                 failures.push((place, unreadable(reader.text()?)));
@@ -128,12 +148,17 @@ fn unreadable(text: &[u8]) -> StoreError {
     }
 }
 
-struct Reader<'r> {
+/// Whether a call was not decided because units of a state are held or owed, and it did not look at holds.
+pub(crate) fn is_marked(reply: &Value) -> bool {
+    matches!(reply, Value::BulkString(text) if text == &[b'!', VERSION])
+}
+
+pub(crate) struct Reader<'r> {
     rest: &'r [u8],
 }
 
 impl<'r> Reader<'r> {
-    fn new(reply: &'r Value) -> Result<Self, StoreError> {
+    pub(crate) fn new(reply: &'r Value) -> Result<Self, StoreError> {
         match reply {
             // A valid reply begins with a flag.
             Value::BulkString(text) if matches!(text[..], [b'!' | b'?', ..]) => Err(unreadable(text)),
@@ -142,7 +167,7 @@ impl<'r> Reader<'r> {
         }
     }
 
-    fn take(&mut self, bytes: usize) -> Result<&'r [u8], StoreError> {
+    pub(crate) fn take(&mut self, bytes: usize) -> Result<&'r [u8], StoreError> {
         let (taken, rest) = self.rest.split_at_checked(bytes).ok_or_else(|| corrupt("the reply is too short"))?;
         self.rest = rest;
         Ok(taken)
@@ -150,7 +175,7 @@ impl<'r> Reader<'r> {
 
     fn byte(&mut self) -> Result<u8, StoreError> {
         match self.take(1)? {
-            [byte @ 0..=2] => Ok(*byte),
+            [byte @ 0..=3] => Ok(*byte),
             _ => Err(corrupt("the reply has an invalid flag")),
         }
     }
@@ -171,7 +196,7 @@ impl<'r> Reader<'r> {
         clippy::cast_sign_loss,
         reason = "checked to be a whole number in range"
     )]
-    fn number(&mut self) -> Result<u64, StoreError> {
+    pub(crate) fn number(&mut self) -> Result<u64, StoreError> {
         let bytes = self.take(8)?.try_into().unwrap_or_default();
         let number = f64::from_le_bytes(bytes);
         if number.fract() != 0.0 || !(0.0..=MAX_EXACT).contains(&number) {
@@ -180,7 +205,7 @@ impl<'r> Reader<'r> {
         Ok(number as u64)
     }
 
-    fn end(self) -> Result<(), StoreError> {
+    pub(crate) fn end(self) -> Result<(), StoreError> {
         if self.rest.is_empty() { Ok(()) } else { Err(corrupt("the reply is too long")) }
     }
 }
@@ -229,7 +254,7 @@ mod tests {
                 );
             }
         }
-        let [newer, also] = read(&Value::BulkString(b"!\x02".to_vec()));
+        let [newer, also] = read(&Value::BulkString(b"!\x03".to_vec()));
         assert!(newer.as_ref().is_err_and(|error| error.kind() == StoreErrorKind::NewerFormat) && newer == also);
         let whole = [&[1], 1.0_f64.to_le_bytes().as_slice(), &[0; 24]].concat();
         assert!(read_check(&Value::BulkString(whole), &check).unwrap().allowed());

@@ -9,6 +9,7 @@ use std::time::Duration;
 use tallygate::algorithm::EncodedState;
 use tallygate::call::{Call, Verb};
 use tallygate::clock::{ManualClock, Timestamp};
+use tallygate::hold::{Hold, Holds, Resolution, Resolved};
 use tallygate::{Algorithm, Check, Decision, Key, Limit, MemoryStore, Store, StoreError};
 use tallygate_redis::RedisStore;
 use tallygate_testkit::traces::{Inspected, Stored, Trace};
@@ -197,7 +198,7 @@ const SLACK: u64 = 3_600_000;
 impl Store for Keys {
     /// The TTL of what a call has just written is exactly as long as it counts. That of a log is twice its window,
     /// unless an earlier call of that window has set it. TTLs are compared as scripts set them: the clock of Valkey 9.1
-    /// sometimes steps back, and a key then has a millisecond more left than it was given.
+    /// sometimes steps back, and a key then has a millisecond more left than it was given. States of which units are held live longer.
     async fn call(&self, call: &Call<'_>) -> Result<Decision, StoreError> {
         let decision = self.store.call(call).await?;
         let mut heard = Vec::new();
@@ -212,7 +213,10 @@ impl Store for Keys {
             assert!(left + 60_000 >= counts, "{check:?} lives for {left} ms, {status:?}");
             self.hear_until(&format!(r#""PTTL" "{key}""#), &mut heard);
             let given = lifetime_given(&key, &heard);
-            if check.limit.algorithm() == Algorithm::SlidingLog {
+            if self.is_marked(check).await {
+                // It lives as long as its holds.
+                assert!(given.is_none_or(|given| given >= counts), "{check:?} was given {given:?} ms, {status:?}");
+            } else if check.limit.algorithm() == Algorithm::SlidingLog {
                 let windows = 2 * u64::try_from(check.limit.window().as_millis()).unwrap() + SLACK;
                 assert!(given.is_none_or(|given| given == windows), "{check:?} was given {given:?} ms, {status:?}");
             } else {
@@ -223,9 +227,39 @@ impl Store for Keys {
     }
 }
 
+impl Holds for Keys {
+    async fn resolve(&self, resolution: &Resolution<'_>) -> Result<Resolved, StoreError> {
+        self.store.resolve(resolution).await
+    }
+
+    fn cancel_soon(&self, hold: Hold) {
+        self.store.cancel_soon(hold);
+    }
+}
+
 impl Keys {
     fn command(&self, command: &[&str]) -> Reply {
         self.connection.lock().unwrap().call(command).expect("a private server")
+    }
+
+    /// The members of a sorted set with their scores.
+    fn sorted_set(&self, key: &str) -> Vec<(u64, Vec<u8>)> {
+        let reply = self.command(&["ZRANGE", key, "0", "-1", "WITHSCORES"]);
+        let members = reply.items().chunks(2).map(|pair| match pair {
+            [Reply::Bulk(member), score] if score.text() == "inf" => (u64::MAX, member.clone()),
+            [Reply::Bulk(member), score] => (score.text().parse().expect("a whole score"), member.clone()),
+            other => panic!("not a member and its score: {other:?}"),
+        });
+        members.collect()
+    }
+
+    /// Whether units of the state are held or owed.
+    async fn is_marked(&self, check: &Check<'_>) -> bool {
+        match self.inspect(check).await.flatten() {
+            Some(EncodedState::Packed(packed)) => packed[0] == 2,
+            Some(EncodedState::SortedSet(members)) => members.iter().any(|(score, _)| *score == u64::MAX),
+            _ => false,
+        }
     }
 
     /// Every command that the server has run, up to the one that ends in `last`.
@@ -254,12 +288,11 @@ impl Inspected for Keys {
                 _ => None,
             });
         }
-        let reply = self.command(&["ZRANGE", &key, "0", "-1", "WITHSCORES"]);
-        let members = reply.items().chunks(2).map(|pair| match pair {
-            [Reply::Bulk(member), score] => (score.text().parse().expect("a whole score"), member.clone()),
-            other => panic!("not a member and its score: {other:?}"),
-        });
-        Some(Some(EncodedState::SortedSet(members.collect())))
+        Some(Some(EncodedState::SortedSet(self.sorted_set(&key))))
+    }
+
+    async fn inspect_holds(&self, check: &Check<'_>) -> Option<Vec<(u64, Vec<u8>)>> {
+        Some(self.sorted_set(&format!("{}-open", key(check))))
     }
 }
 

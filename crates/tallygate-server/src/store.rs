@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use tallygate::call::Call;
 use tallygate::counter::{CounterError, CounterName, CounterOp, CounterValue, Counters};
+use tallygate::hold::{Hold, Holds, Resolution, Resolved};
 use tallygate::{Decision, MemoryStore, Store, StoreError};
 use tallygate_redis::{AnyStore, ConnectError, Health, RedisStore, Sweep};
 use tokio::sync::watch;
@@ -189,6 +190,16 @@ impl Store for ServedStore {
 
     fn call_now(&self, call: &Call<'_>) -> Option<Result<Decision, StoreError>> {
         self.stack.call_now(call)
+    }
+}
+
+impl Holds for ServedStore {
+    async fn resolve(&self, resolution: &Resolution<'_>) -> Result<Resolved, StoreError> {
+        self.stack.resolve(resolution).await
+    }
+
+    fn cancel_soon(&self, hold: Hold) {
+        self.stack.cancel_soon(hold);
     }
 }
 

@@ -10,6 +10,7 @@ use std::future::Future;
 
 use tallygate::algorithm::EncodedState;
 use tallygate::clock::ManualClock;
+use tallygate::hold::{Hold, Holds, Resolution, Resolved};
 use tallygate::{Algorithm, Check, Decision, MemoryStore, Store, StoreError};
 
 use crate::random::Random;
@@ -44,9 +45,15 @@ pub struct Mismatch {
 }
 
 /// A store whose stored states can be inspected.
-pub trait Inspected: Store {
+pub trait Inspected: Holds {
     /// The state of a check; `None` if it cannot be inspected.
     fn inspect(&self, check: &Check<'_>) -> impl Future<Output = Option<Stored>> + Send;
+
+    /// The open holds of its state, with their deadlines; `None` if they cannot be inspected.
+    fn inspect_holds(&self, check: &Check<'_>) -> impl Future<Output = Option<Vec<(u64, Vec<u8>)>>> + Send {
+        let _ = check;
+        std::future::ready(None)
+    }
 }
 
 /// A state as it is stored, if there is one.
@@ -55,6 +62,10 @@ pub type Stored = Option<EncodedState>;
 impl Inspected for MemoryStore {
     async fn inspect(&self, check: &Check<'_>) -> Option<Stored> {
         Some(self.encoded_state(check))
+    }
+
+    async fn inspect_holds(&self, check: &Check<'_>) -> Option<Vec<(u64, Vec<u8>)>> {
+        Some(self.encoded_holds(check))
     }
 }
 
@@ -68,7 +79,17 @@ impl<S: Store> Store for Opaque<'_, S> {
     }
 }
 
-impl<S: Store> Inspected for Opaque<'_, S> {
+impl<S: Holds> Holds for Opaque<'_, S> {
+    async fn resolve(&self, resolution: &Resolution<'_>) -> Result<Resolved, StoreError> {
+        self.0.resolve(resolution).await
+    }
+
+    fn cancel_soon(&self, hold: Hold) {
+        self.0.cancel_soon(hold);
+    }
+}
+
+impl<S: Holds> Inspected for Opaque<'_, S> {
     async fn inspect(&self, _: &Check<'_>) -> Option<Stored> {
         None
     }
@@ -152,12 +173,19 @@ impl Trace {
 async fn differing<A: Inspected, B: Inspected>(one: &A, two: &B, asks: &[Ask]) -> Option<[String; 2]> {
     // A sorted set without members is not a key.
     let means_nothing = |state: &EncodedState| *state == EncodedState::SortedSet(Vec::new());
+    let holders = (one, two);
     for ask in asks {
         let check = ask.check();
         let (Some(one), Some(two)) = (one.inspect(&check).await, two.inspect(&check).await) else { return None };
         let [one, two] = [one, two].map(|state| state.filter(|state| !means_nothing(state)));
         if one != two {
             return Some([one, two].map(|state| format!("{ask}: {state:02x?}")));
+        }
+        let holds = (holders.0.inspect_holds(&check).await, holders.1.inspect_holds(&check).await);
+        if let (Some(one), Some(two)) = holds
+            && one != two
+        {
+            return Some([one, two].map(|holds| format!("{ask}: held {holds:02x?}")));
         }
     }
     None

@@ -2,6 +2,7 @@
 
 use tallygate::call::Call;
 use tallygate::clock::{ManualClock, Timestamp};
+use tallygate::hold::{Hold, Holds, Resolution, Resolved};
 use tallygate::{Algorithm, Check, Decision, MemoryStore, Store, StoreError};
 use tallygate_testkit::FaultyStore;
 use tallygate_testkit::traces::{Inspected, Stored, Trace};
@@ -12,6 +13,16 @@ struct Careless(FaultyStore);
 impl Store for Careless {
     async fn call(&self, call: &Call<'_>) -> Result<Decision, StoreError> {
         self.0.call(call).await
+    }
+}
+
+impl Holds for Careless {
+    async fn resolve(&self, resolution: &Resolution<'_>) -> Result<Resolved, StoreError> {
+        self.0.store.resolve(resolution).await
+    }
+
+    fn cancel_soon(&self, hold: Hold) {
+        self.0.store.cancel_soon(hold);
     }
 }
 

@@ -33,7 +33,7 @@ macro_rules! __algorithms {
 macro_rules! define {
     ($($module:ident $state:ident $kind:literal { $($variant:ident $name:literal $doc:literal),+ })+) => {
         /// How a limit is enforced. `docs/guarantees.md` lists what each algorithm promises.
-        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
         #[non_exhaustive]
         pub enum Algorithm { $($(#[doc = $doc] $variant,)+)+ }
 
@@ -47,7 +47,7 @@ macro_rules! define {
             }
 
             /// The two letters that end the key of a state, so that two algorithms never share a key.
-            pub fn kind(self) -> &'static str {
+            pub const fn kind(self) -> &'static str {
                 match self { $($(Self::$variant)|+ => $kind,)+ }
             }
 
@@ -145,16 +145,19 @@ pub(crate) trait State: Sized + Clone {
     fn fresh(limit: &Limit, now: u64) -> Self;
 
     /// Whether this state can be used under `limit` at `now`: it was written with the same numbers, and the clock has
-    /// not stepped back by more than a full refill.
-    fn fits(&self, limit: &Limit, now: u64) -> bool;
+    /// not stepped back by more than a full refill. Up to `owed` units may be used beyond the capacity.
+    fn fits(&self, limit: &Limit, now: u64, owed: u64) -> bool;
 
-    /// Converts a state that does not fit: what was used stays used, as of now.
-    fn adopt(&mut self, limit: &Limit, now: u64);
+    /// Converts a state that does not fit: what was used stays used, as of now, up to `owed` units beyond the capacity.
+    fn adopt(&mut self, limit: &Limit, now: u64, owed: u64);
 
     /// Units that can be charged now.
     fn free(&self, limit: &Limit, now: u64) -> u64;
 
-    /// Charges `cost`, which must be free.
+    /// How many units are used beyond the capacity.
+    fn debt(&self, limit: &Limit, now: u64) -> u64;
+
+    /// Charges `cost`, even beyond the capacity, but at most to twice the capacity.
     fn charge(&mut self, limit: &Limit, now: u64, cost: u64);
 
     /// Gives back up to `units` of what was charged at `charged_at`. Returns how many were given back. If none were,
@@ -180,14 +183,30 @@ pub(crate) trait State: Sized + Clone {
 pub enum EncodedState {
     /// A string; its first byte is the version.
     Packed(Vec<u8>),
-    /// The members of a sorted set with their scores, in order; the last byte of each is the version.
+    /// The members of a sorted set with their scores, in order; the last byte of each is the version. The score of a mark is
+    /// [`u64::MAX`], which stands for infinity.
     SortedSet(Vec<(u64, Vec<u8>)>),
 }
 
 /// The version of the stored forms that this code reads and writes.
 const VERSION: u8 = 1;
+/// The version of a state of which units are held or owed.
+const MARKED: u8 = 2;
 
 impl EncodedState {
+    /// The same state, of which units are held or owed: a packed one ends with its head and has another version, and a log has one
+    /// more member.
+    pub(crate) fn marked(mut self, head: &[u8]) -> Self {
+        match &mut self {
+            Self::Packed(packed) => {
+                packed[0] = MARKED;
+                packed.extend(head);
+            }
+            Self::SortedSet(members) => members.push((u64::MAX, [head, &[MARKED]].concat())),
+        }
+        self
+    }
+
     /// A version followed by little-endian doubles.
     fn doubles(numbers: &[u64]) -> Self {
         let mut packed = vec![VERSION];

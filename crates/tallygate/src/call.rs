@@ -6,10 +6,11 @@ mod up_to;
 use std::borrow::Cow;
 use std::future::poll_fn;
 use std::task::Poll;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crate::check::{Check, Cost, CostError};
 use crate::decision::Decision;
+use crate::hold::{Hold, HoldTerms, Reservation};
 use crate::key::KeyError;
 use crate::policy::Mode;
 use crate::store::{Store, StoreError};
@@ -30,6 +31,8 @@ pub struct Call<'c> {
     partial: bool,
     /// The most units of a call that takes what is left. The costs of its checks are then the least.
     at_most: Option<Cost>,
+    /// What a call asks for that reserves.
+    reservation: Option<Reservation>,
     deadline: Option<Instant>,
 }
 
@@ -45,6 +48,8 @@ words! {
         Refund = "refund",
         /// Drops the states.
         Reset = "reset",
+        /// Charges like `Check`, and holds what was charged until it is settled.
+        Reserve = "reserve",
     }
 }
 
@@ -63,7 +68,7 @@ impl Verb {
     /// What this verb may do to states.
     pub fn effect(self) -> Effect {
         match self {
-            Self::Check => Effect::Charges,
+            Self::Check | Self::Reserve => Effect::Charges,
             Self::Peek => Effect::Reads,
             Self::Refund | Self::Reset => Effect::GivesBack,
         }
@@ -123,6 +128,30 @@ pub enum InvalidCheck {
         /// The most units.
         at_most: Cost,
     },
+    /// More units would be held than the limit grants to holds.
+    #[error(
+        "a hold of {units} can never pass `{policy}`, of which at most {most} may be held: reserve less or raise the limit"
+    )]
+    HoldAboveMost {
+        /// The policy.
+        policy: String,
+        /// The units to hold.
+        units: u64,
+        /// The most that may be held.
+        most: u64,
+    },
+    /// Units would be held for no time, or for longer than the limit grants.
+    #[error(
+        "a hold under `{policy}` lasts from 1 ms to {longest:?}, not {ttl:?}: choose another time, and extend it if need be"
+    )]
+    HoldTtl {
+        /// The policy.
+        policy: String,
+        /// The time.
+        ttl: Duration,
+        /// The longest.
+        longest: Duration,
+    },
     /// The call has no checks, or too many.
     #[error("a call has 1 to {} checks; this one has {count}", Call::MAX_CHECKS)]
     Count {
@@ -154,7 +183,9 @@ impl<'c> Call<'c> {
     #[inline(always)]
     fn plain(verb: Verb, checks: impl Into<Cow<'c, [Check<'c>]>>) -> Self {
         let (zero, denied, partial, at_most, deadline) = (0, false, false, None, None);
-        Self { verb, checks: checks.into(), zero, denied, partial, at_most, deadline }
+        // For a minute, unless the call says more.
+        let reservation = (verb == Verb::Reserve).then(|| Reservation::new(Duration::from_secs(60)));
+        Self { verb, checks: checks.into(), zero, denied, partial, at_most, reservation, deadline }
     }
 
     #[inline(never)]
@@ -178,6 +209,19 @@ impl<'c> Call<'c> {
             false => Self::plain(Verb::Check, checks),
         };
         Ok(call.at_most(Some(up_to.most())))
+    }
+
+    /// Creates a call that reserves the costs of its checks.
+    pub fn reserve(checks: &'c [Check<'c>], reservation: Reservation) -> Result<Self, InvalidCheck> {
+        validate(Verb::Reserve, checks)?;
+        checks.iter().try_for_each(|check| validate_hold(check, &reservation))?;
+        Ok(Self::of_distinct(Verb::Reserve, checks).reserving(Some(reservation)))
+    }
+
+    /// The same call, holding what it charges.
+    #[must_use]
+    pub(crate) fn reserving(self, reservation: Option<Reservation>) -> Self {
+        Self { reservation: reservation.or(self.reservation), ..self }
     }
 
     /// Creates a call of 1 to 32 checks of distinct states, with costs within their capacities.
@@ -249,6 +293,16 @@ impl<'c> Call<'c> {
     /// costs of the checks. These are otherwise the fewest units.
     pub fn takes_at_most(&self) -> Option<Cost> {
         self.at_most
+    }
+
+    /// What a call asks for that reserves. `None` for any other.
+    pub fn reservation(&self) -> Option<&Reservation> {
+        self.reservation.as_ref()
+    }
+
+    /// The hold that a call reserves, if it is allowed.
+    pub fn hold(&self) -> Option<Hold> {
+        self.reservation.map(|reservation| Hold::new(reservation.id(), &self.checks))
     }
 
     /// The instant by which the call must be answered. `None` leaves it to the store.
@@ -344,6 +398,20 @@ fn validate(verb: Verb, checks: &[Check<'_>]) -> Result<(), InvalidCheck> {
     let repeated = |(at, check): &(usize, &Check<'_>)| checks[..*at].iter().any(|other| other.key == check.key);
     if let Some((_, twice)) = checks.iter().enumerate().find(repeated) {
         return Err(InvalidCheck::SameKey { policy: twice.key.policy().to_owned() });
+    }
+    Ok(())
+}
+
+/// Whether a reservation is within what the limit of a check grants to holds.
+pub(crate) fn validate_hold(check: &Check<'_>, reservation: &Reservation) -> Result<(), InvalidCheck> {
+    let terms = check.holds().unwrap_or(&HoldTerms::DEFAULT);
+    let (most, units, ttl) = (terms.most_units(check.limit.capacity()), check.cost.get(), reservation.ttl());
+    let policy = || check.key.policy().to_owned();
+    if !HoldTerms::accepts(ttl, terms.longest()) {
+        return Err(InvalidCheck::HoldTtl { policy: policy(), ttl, longest: terms.longest() });
+    }
+    if units > most && !check.is_zero() && !check.is_hopeless() {
+        return Err(InvalidCheck::HoldAboveMost { policy: policy(), units, most });
     }
     Ok(())
 }

@@ -6,6 +6,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use crate::clock::Timestamp;
+use crate::hold::HoldTerms;
 use crate::key::Key;
 use crate::limit::Limit;
 use crate::policy::{Excess, Mode};
@@ -21,6 +22,7 @@ pub struct Check<'a> {
     pub cost: Cost,
     /// When the units of a refund were charged.
     charged_at: Option<Timestamp>,
+    holds: Option<&'a HoldTerms>,
     mode: Mode,
     fails_closed: bool,
     /// In milliseconds; [`AS_THE_CACHE_SAYS`] leaves it to the cache.
@@ -33,6 +35,8 @@ pub struct Check<'a> {
 const DRAINS: u8 = 1;
 /// The original cost is above the capacity of the limit.
 const HOPELESS: u8 = 2;
+/// Its limit grants holds.
+const HELD: u8 = 4;
 const AS_THE_CACHE_SAYS: u32 = u32::MAX;
 
 impl<'a> Check<'a> {
@@ -41,7 +45,8 @@ impl<'a> Check<'a> {
     pub fn new(key: Key<'a>, limit: &'a Limit) -> Self {
         let (charged_at, mode) = (None, Mode::Enforce);
         let cache_denials = AS_THE_CACHE_SAYS;
-        Self { key, limit, cost: Cost::ONE, charged_at, mode, fails_closed: false, cache_denials, unusual: 0 }
+        let holds = None;
+        Self { key, limit, cost: Cost::ONE, charged_at, holds, mode, fails_closed: false, cache_denials, unusual: 0 }
     }
 
     /// Sets the cost.
@@ -98,6 +103,23 @@ impl<'a> Check<'a> {
         Self { cache_denials: at_most.map_or(AS_THE_CACHE_SAYS, millis), ..self }
     }
 
+    /// Sets what the limit grants to holds. A reservation without it grants [`HoldTerms::DEFAULT`]. Give it to every check of
+    /// a limit that is reserved from: a shared store then needs one round trip for it, and otherwise a second one while units are held.
+    #[inline]
+    #[must_use]
+    pub fn with_holds(self, terms: Option<&'a HoldTerms>) -> Self {
+        match terms {
+            Some(_) => Self { holds: terms, unusual: self.unusual | HELD, ..self },
+            None => Self { holds: terms, unusual: self.unusual & !HELD, ..self },
+        }
+    }
+
+    /// What the limit grants to holds, if that was said.
+    #[inline]
+    pub fn holds(&self) -> Option<&'a HoldTerms> {
+        self.holds
+    }
+
     /// How long a denial may be repeated; `None` leaves it to the cache.
     pub fn cache_denials(&self) -> Option<Duration> {
         let known = self.cache_denials != AS_THE_CACHE_SAYS;
@@ -126,6 +148,15 @@ impl<'a> Check<'a> {
         }
     }
 
+    /// The same check of a call that reserves: units that may never be held are denied for ever, too.
+    pub(crate) fn within_holds(self) -> Self {
+        let most = self.holds.unwrap_or(&HoldTerms::DEFAULT).most_units(self.limit.capacity());
+        match Cost::new(most) {
+            Ok(most) if self.cost > most => Self { cost: most, unusual: self.unusual | HOPELESS, ..self },
+            _ => self.within_capacity(),
+        }
+    }
+
     /// What its answer means for the call.
     #[inline]
     pub fn mode(&self) -> Mode {
@@ -144,7 +175,7 @@ impl<'a> Check<'a> {
         self.unusual & HOPELESS != 0
     }
 
-    /// Whether no flag is set: it neither drains nor is hopeless.
+    /// Whether no flag is set: it neither drains, nor is hopeless, nor is its limit known to grant holds.
     #[inline]
     pub fn is_plain(&self) -> bool {
         self.unusual == 0

@@ -22,18 +22,27 @@ pub struct Status {
     retry_after: u64,
     reset_after: u64,
     limit: u32,
+    /// What is left; or, in a status that is [`IN_DEBT`], how much too much is used.
     remaining: u32,
+    /// And [`IN_DEBT`].
     units: u32,
-    allowed: bool,
+    /// The units held, above the flags [`ALLOWED`] and [`HOLDS_FULL`].
+    held: u32,
 }
 
 /// The `retry_after` of a check that waiting does not help.
 const NEVER: u64 = u64::MAX;
+/// Nothing is left, and more than the capacity is used. No units are as many.
+const IN_DEBT: u32 = 1 << 31;
+const ALLOWED: u32 = 1;
+/// Denied because no more units may be held.
+const HOLDS_FULL: u32 = 2;
 
 impl Status {
     /// Whether this check fits on its own.
+    #[inline(always)]
     pub fn allowed(&self) -> bool {
-        self.allowed
+        self.held & ALLOWED != 0
     }
 
     /// The capacity of the limit.
@@ -42,13 +51,30 @@ impl Status {
     }
 
     /// Units left at this instant, after the call was charged (if it was).
+    #[inline(always)]
     pub fn remaining(&self) -> u64 {
-        u64::from(self.remaining)
+        if self.units & IN_DEBT == 0 { u64::from(self.remaining) } else { 0 }
+    }
+
+    /// How far what is used exceeds the capacity: an overrun of a hold was charged, or the limit was lowered.
+    pub fn debt(&self) -> u64 {
+        if self.units & IN_DEBT == 0 { 0 } else { u64::from(self.remaining) }
+    }
+
+    /// Of what is used, the units that open holds could still give back: exact for fixed windows, an upper bound for the other
+    /// algorithms. With what else is used and what is left they make the capacity and the debt.
+    pub fn held(&self) -> u64 {
+        u64::from(self.held >> 2)
+    }
+
+    /// Whether the check was denied because too many holds are open, or too many units held, although the limit has room.
+    pub fn holds_full(&self) -> bool {
+        self.held & HOLDS_FULL != 0
     }
 
     /// The units that the call moved: charged by a check, given back by a refund. For a reset, 1 if there was a state.
     pub fn units(&self) -> u64 {
-        u64::from(self.units)
+        u64::from(self.units & !IN_DEBT)
     }
 
     /// How long to wait until the same check would fit: exact, if no one else takes units in the meantime. Zero if it
@@ -67,7 +93,30 @@ impl Status {
     #[inline(always)]
     pub fn from_parts(limit: &Limit, allowed: bool, remaining: u64, retry_after: u64, reset_after: u64) -> Self {
         let (limit, remaining) = (units(limit.capacity()), units(remaining));
-        Self { retry_after, reset_after, limit, remaining, units: 0, allowed }
+        Self { retry_after, reset_after, limit, remaining, units: 0, held: u32::from(allowed) }
+    }
+
+    /// What is left of a limit of which only the capacity is known.
+    pub fn of_capacity(capacity: u64, remaining: u64, reset_after: u64) -> Self {
+        let (limit, remaining) = (units(capacity), units(remaining));
+        Self { retry_after: 0, reset_after, limit, remaining, units: 0, held: ALLOWED }
+    }
+
+    /// The same status of a limit of whose capacity so many units are held, and so many used beyond it.
+    #[must_use]
+    pub fn with_holds(self, held: u64, debt: u64) -> Self {
+        let held = units(held.min(self.limit())) << 2 | self.held & (ALLOWED | HOLDS_FULL);
+        match debt {
+            0 => Self { held, ..self },
+            _ => Self { held, remaining: units(debt), units: self.units | IN_DEBT, ..self },
+        }
+    }
+
+    /// The same numbers, denied because no more units may be held for now. Some hold ends within `wait` microseconds.
+    #[must_use]
+    pub fn into_holds_full(self, wait: u64) -> Self {
+        let held = self.held & !ALLOWED | HOLDS_FULL;
+        Self { held, retry_after: self.retry_after.max(wait).max(1), ..self }
     }
 
     /// A status as computed by the embedded store. No number is above the capacity, which is at most 10^9.
@@ -75,29 +124,35 @@ impl Status {
     #[expect(clippy::cast_possible_truncation, reason = "at most 10^9")]
     pub(crate) fn computed(limit: &Limit, allowed: bool, remaining: u64, units: u64, waits: (u64, u64)) -> Self {
         let (limit, remaining, units) = (limit.capacity() as u32, remaining as u32, units as u32);
-        Self { retry_after: waits.0, reset_after: waits.1, limit, remaining, units, allowed }
+        Self { retry_after: waits.0, reset_after: waits.1, limit, remaining, units, held: u32::from(allowed) }
     }
 
     /// The same status, for a call that moved `moved` units.
     #[inline(always)]
     #[must_use]
     pub fn with_units(self, moved: u64) -> Self {
-        Self { units: units(moved), ..self }
+        Self { units: units(moved) & !IN_DEBT | self.units & IN_DEBT, ..self }
     }
 
     /// The status of a check that was charged and then given back. `reset_after` stays an upper bound, unless nothing
     /// is used any more.
     #[must_use]
     pub fn with_refund(self, given: u64) -> Self {
-        let remaining = units(self.remaining() + given).min(self.limit);
+        let units_left = units(self.units().saturating_sub(given));
+        // What is given back pays a debt first.
+        let debt = self.debt().saturating_sub(given);
+        if debt > 0 {
+            return Self { remaining: units(debt), units: units_left | IN_DEBT, ..self };
+        }
+        let remaining = units(self.remaining() + given - self.debt()).min(self.limit);
         let reset_after = if given > 0 && remaining == self.limit { 0 } else { self.reset_after };
-        Self { remaining, reset_after, units: units(self.units().saturating_sub(given)), ..self }
+        Self { remaining, reset_after, units: units_left, ..self }
     }
 
     /// The answer to a refund of `given` units. A refund is never denied.
     #[must_use]
     pub fn into_refund(self, given: u64) -> Self {
-        Self { allowed: true, retry_after: 0, ..self }.with_units(given)
+        Self { held: self.held | ALLOWED, retry_after: 0, ..self }.with_units(given)
     }
 
     /// The same numbers, with another wait until the check would fit, in microseconds.
@@ -109,7 +164,7 @@ impl Status {
     /// The same status when `passed` microseconds have passed: the waits count down. A denied check does not reach zero.
     #[must_use]
     pub(crate) fn after(self, passed: u64) -> Self {
-        let least = u64::from(!self.allowed);
+        let least = u64::from(!self.allowed());
         let retry_after = match self.retry_after {
             NEVER => NEVER,
             wait => wait.saturating_sub(passed).max(least),
@@ -120,12 +175,12 @@ impl Status {
     /// The same numbers, denied, and waiting does not help.
     #[must_use]
     pub fn into_never(self) -> Self {
-        Self { allowed: false, retry_after: NEVER, ..self }
+        Self { held: self.held & !ALLOWED, retry_after: NEVER, ..self }
     }
 
     /// The status where no limit applies.
     pub(crate) fn unlimited() -> Self {
-        Self { retry_after: 0, reset_after: 0, limit: u32::MAX, remaining: u32::MAX, units: 0, allowed: true }
+        Self { retry_after: 0, reset_after: 0, limit: u32::MAX, remaining: u32::MAX, units: 0, held: ALLOWED }
     }
 
     /// Allowed, with the whole capacity left.
@@ -135,9 +190,9 @@ impl Status {
 
     /// Orders statuses by how tight they are: denied ones first, by wait; then by what is left.
     pub(crate) fn tightness(&self, other: &Self) -> Ordering {
-        let by_outcome = other.allowed.cmp(&self.allowed);
+        let by_outcome = other.allowed().cmp(&self.allowed());
         let by_wait = self.retry_after.cmp(&other.retry_after);
-        let by_rest = other.remaining.cmp(&self.remaining);
+        let by_rest = other.remaining().cmp(&self.remaining());
         by_outcome.then(by_wait).then(by_rest).then(self.reset_after.cmp(&other.reset_after))
     }
 
@@ -242,7 +297,7 @@ impl Decision {
     #[inline(always)]
     pub fn of_one(status: Status, source: Source, decided_at: Timestamp) -> Self {
         let answers = Answers::One([status]);
-        Self { answers, decided_at, granted: NO_GRANT, source, allowed: status.allowed, split: false }
+        Self { answers, decided_at, granted: NO_GRANT, source, allowed: status.allowed(), split: false }
     }
 
     /// The answer to a call with nothing to ask.
@@ -256,7 +311,7 @@ impl Decision {
         let (answered, error) = answer.map_or_else(|error| (None, Some(error)), |decision| (Some(decision), None));
         let allowed = !call.verb().decides();
         let retry_after = if allowed { 0 } else { NEVER };
-        let zero = Status { retry_after, reset_after: 0, limit: 0, remaining: 0, units: 0, allowed };
+        let zero = Status { retry_after, reset_after: 0, limit: 0, remaining: 0, units: 0, held: u32::from(allowed) };
         let (mut statuses, mut failures) = (Vec::new(), Vec::new());
         let mut asked = call.checks().iter().enumerate();
         for place in 0..call.count() {

@@ -84,6 +84,15 @@ impl<'a> Key<'a> {
     }
 }
 
+impl Key<'_> {
+    /// The subject as it is written in an encoded key.
+    pub fn written_subject(&self) -> String {
+        let mut written = String::new();
+        push_part(&mut written, self.subject);
+        written
+    }
+}
+
 /// The encoded policy name and the kind of an encoded key, for listing a store. `None` if the text is not such a key.
 pub fn decode_policy<'k>(encoded: &'k str, prefix: &str) -> Option<(&'k str, &'k str)> {
     let rest = encoded.strip_prefix(prefix)?.strip_prefix(":{")?;

@@ -30,6 +30,7 @@
 //! | module | for |
 //! |---|---|
 //! | [`limiter`], [`limit`], [`key`], [`check`], [`decision`] | the front door: what is asked and answered |
+//! | [`hold`] | units reserved now and settled later |
 //! | [`counter`] | atomic counters |
 //! | [`policy`] | named rules that match requests, as the server and the middleware use them |
 //! | [`store`], [`call`], [`algorithm`] | writing a store, or a wrapper around one |
@@ -41,6 +42,7 @@ pub mod limiter;
 pub mod check;
 pub mod decision;
 mod few;
+pub mod hold;
 pub mod key;
 pub mod limit;
 

@@ -1,6 +1,7 @@
 //! The front door: validates a question, asks the store and returns its decision. Read this first.
 
 mod bound;
+mod reserved;
 mod wait;
 
 use std::sync::Arc;
@@ -13,6 +14,7 @@ use crate::limit::{IntoLimit, LimitError};
 use crate::store::{MemoryStore, Store, StoreError};
 
 pub use bound::BoundLimit;
+pub use reserved::{HoldGuard, Reserved, RunError};
 pub use wait::NotReady;
 
 /// Decides whether calls may proceed. The state is kept in a [`Store`]. Cheap to clone.

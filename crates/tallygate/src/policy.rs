@@ -15,6 +15,7 @@ mod verdict;
 
 use std::time::Duration;
 
+use crate::hold::HoldTerms;
 use crate::key::{Key, digest};
 use crate::limit::{IntoLimit, Limit, LimitError};
 use crate::words::words;
@@ -51,6 +52,7 @@ pub struct Policy {
     on_error: OnError,
     share: Option<Share>,
     cache_denials: Option<Duration>,
+    holds: Option<HoldTerms>,
     excess: Excess,
     near: u8,
     metadata: Option<String>,
@@ -111,6 +113,7 @@ impl Policy {
             on_error,
             share: None,
             cache_denials: None,
+            holds: None,
             excess,
             near: NEAR,
             metadata: None,
@@ -146,6 +149,14 @@ impl Policy {
     #[must_use]
     pub fn with_cache_denials(mut self, at_most: Option<Duration>) -> Self {
         self.cache_denials = at_most;
+        self
+    }
+
+    /// Sets what it grants to holds. `None`, the default, grants [`HoldTerms::DEFAULT`]. Give it to a policy that is reserved from: a
+    /// shared store is then asked once about it, and otherwise twice while units are held.
+    #[must_use]
+    pub fn with_holds(mut self, terms: Option<HoldTerms>) -> Self {
+        self.holds = terms;
         self
     }
 
@@ -225,6 +236,11 @@ impl Policy {
     /// How long a denial may be repeated without the store; `None` leaves it to the cache.
     pub fn cache_denials(&self) -> Option<Duration> {
         self.cache_denials
+    }
+
+    /// What it grants to holds, if that was said.
+    pub fn holds(&self) -> Option<&HoldTerms> {
+        self.holds.as_ref()
     }
 
     /// What happens to a cost that exceeds what is left.

@@ -4,6 +4,7 @@ use std::sync::{Arc, OnceLock};
 
 use tallygate::call::Call;
 use tallygate::counter::{CounterError, CounterName, CounterOp, CounterValue, Counters};
+use tallygate::hold::{Hold, Holds, Resolution, Resolved};
 use tallygate::{Decision, Store, StoreError};
 use tokio::sync::watch;
 
@@ -30,6 +31,18 @@ impl<S: Store> Store for Lazy<S> {
 
     fn call_now(&self, call: &Call<'_>) -> Option<Result<Decision, StoreError>> {
         self.store.get()?.call_now(call)
+    }
+}
+
+impl<S: Holds> Holds for Lazy<S> {
+    async fn resolve(&self, resolution: &Resolution<'_>) -> Result<Resolved, StoreError> {
+        self.store()?.resolve(resolution).await
+    }
+
+    fn cancel_soon(&self, hold: Hold) {
+        if let Some(store) = self.store.get() {
+            store.cancel_soon(hold);
+        }
     }
 }
 

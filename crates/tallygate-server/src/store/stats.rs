@@ -5,19 +5,24 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use tallygate::call::{Call, Verb};
 use tallygate::counter::{CounterError, CounterName, CounterOp, CounterValue, Counters};
+use tallygate::hold::{Hold, Holds, Resolution, Resolved};
 use tallygate::store::StoreErrorKind;
 use tallygate::{Decision, Store, StoreError};
 use tokio::time::Instant;
 
 use crate::histogram::Histogram;
 
+/// The positions of the durations that no verb of a call has.
+const RESOLVE: usize = Verb::ALL.len();
+const COUNT: usize = RESOLVE + 1;
+
 /// Durations and errors of calls to the store.
 #[derive(Debug, Default)]
 pub struct StoreStats {
     /// By [`StoreErrorKind::ALL`].
     errors: [AtomicU64; StoreErrorKind::ALL.len()],
-    /// By [`Verb::ALL`], and last for counters.
-    durations: [Histogram; Verb::ALL.len() + 1],
+    /// By [`Verb::ALL`], then for the ends of holds, and last for counters.
+    durations: [Histogram; COUNT + 1],
 }
 
 impl StoreStats {
@@ -30,7 +35,7 @@ impl StoreStats {
     /// Durations of calls that reached a server, failed ones included, by verb. Decisions of the embedded store are not
     /// timed: they take a fraction of the smallest bucket, and reading the clock would cost as much. Its counters are timed.
     pub fn durations(&self) -> impl Iterator<Item = (&'static str, &Histogram)> {
-        Verb::ALL.iter().map(|verb| verb.name()).chain(["count"]).zip(&self.durations)
+        Verb::ALL.iter().map(|verb| verb.name()).chain(["resolve", "count"]).zip(&self.durations)
     }
 
     fn count<T, E: Failure>(&self, answer: Result<T, E>) -> Result<T, E> {
@@ -80,6 +85,16 @@ impl<S: Store> Store for Observed<S> {
     }
 }
 
+impl<S: Holds> Holds for Observed<S> {
+    async fn resolve(&self, resolution: &Resolution<'_>) -> Result<Resolved, StoreError> {
+        self.stats.count(self.store.resolve(resolution).await)
+    }
+
+    fn cancel_soon(&self, hold: Hold) {
+        self.store.cancel_soon(hold);
+    }
+}
+
 impl<S: Counters> Counters for Observed<S> {
     async fn count(&self, name: &CounterName, op: CounterOp) -> Result<CounterValue, CounterError> {
         self.stats.count(self.store.count(name, op).await)
@@ -123,9 +138,20 @@ impl<S: Store> Store for Timed<S> {
     }
 }
 
+impl<S: Holds> Holds for Timed<S> {
+    async fn resolve(&self, resolution: &Resolution<'_>) -> Result<Resolved, StoreError> {
+        let _timer = self.start(RESOLVE);
+        self.store.resolve(resolution).await
+    }
+
+    fn cancel_soon(&self, hold: Hold) {
+        self.store.cancel_soon(hold);
+    }
+}
+
 impl<S: Counters> Counters for Timed<S> {
     async fn count(&self, name: &CounterName, op: CounterOp) -> Result<CounterValue, CounterError> {
-        let _timer = self.start(Verb::ALL.len());
+        let _timer = self.start(COUNT);
         self.store.count(name, op).await
     }
 }

@@ -272,7 +272,7 @@ impl Case {
         let after = |part: &Part| {
             let (amount, used) = part.room.numbers();
             match self.verb {
-                Verb::Check => {
+                Verb::Check | Verb::Reserve => {
                     let asked = match part.policy.mode() {
                         // A cost that does not fit is drained, whatever the others answer.
                         Mode::Enforce => allowed || part.room != Room::Enough,

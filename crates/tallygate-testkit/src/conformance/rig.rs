@@ -3,12 +3,13 @@
 use std::future::Future;
 
 use tallygate::clock::{ManualClock, Timestamp};
-use tallygate::{Limiter, MemoryStore, Store};
+use tallygate::hold::Holds;
+use tallygate::{Limiter, MemoryStore};
 
 /// A store on a manual clock, which the properties move: properties that run at once must not share it.
 pub trait Rig: Sync {
     /// The store.
-    type Store: Store;
+    type Store: Holds;
 
     /// A limiter over the store.
     fn limiter(&self) -> &Limiter<Self::Store>;

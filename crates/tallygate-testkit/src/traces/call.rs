@@ -5,8 +5,9 @@ use std::fmt;
 use tallygate::call::{UpTo, Verb};
 use tallygate::clock::Timestamp;
 use tallygate::decision::Source;
+use tallygate::hold::{Hold, HoldTerms, Holds, Reservation, Resolution, Resolve, Resolved};
 use tallygate::policy::{Excess, Mode};
-use tallygate::{Check, CheckError, Cost, Decision, Key, Limit, Status, Store};
+use tallygate::{Check, CheckError, Cost, Decision, Key, Limit, Status};
 
 /// A check that owns its parts.
 #[derive(Debug, Clone)]
@@ -20,6 +21,8 @@ pub(super) struct Ask {
     /// Whether a cost above the capacity is capped, and always denied, or is an invalid question.
     pub(super) cut: bool,
     pub(super) charged_at: Option<Timestamp>,
+    /// What the limit grants to holds, as far as the call says.
+    pub(super) terms: Option<HoldTerms>,
 }
 
 #[derive(Debug, Clone)]
@@ -28,11 +31,24 @@ pub(super) struct Call {
     pub(super) asks: Vec<Ask>,
     /// Takes what is left.
     pub(super) up_to: Option<UpTo>,
+    /// What a call asks for that reserves.
+    pub(super) reservation: Option<Reservation>,
+    /// Ends a hold, instead of what a verb does.
+    pub(super) ending: Option<Ending>,
+}
+
+/// How a hold ends, and the number of the call.
+#[derive(Debug, Clone)]
+pub(super) struct Ending {
+    pub(super) hold: Hold,
+    pub(super) resolve: Resolve,
+    pub(super) attempt: u64,
 }
 
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Answer {
     Decided { allowed: bool, statuses: Vec<Status>, source: Source, at: Option<Timestamp> },
+    Ended(Resolved),
     Failed(CheckError),
 }
 
@@ -40,17 +56,24 @@ impl Ask {
     pub(super) fn check(&self) -> Check<'_> {
         let key = Key::new(&self.policy, &self.subject).expect("short names");
         let check = Check::new(key, &self.limit).cost(self.cost).with_mode(self.mode).with_excess(self.excess);
-        let check = check.with_charged_at(self.charged_at);
+        let check = check.with_charged_at(self.charged_at).with_holds(self.terms.as_ref());
         if self.cut { check.within_capacity() } else { check }
     }
 }
 
 impl Call {
-    pub(super) async fn ask<S: Store>(&self, store: &S) -> Answer {
+    pub(super) async fn ask<S: Holds>(&self, store: &S) -> Answer {
+        if let Some(Ending { hold, resolve, attempt }) = &self.ending {
+            let mut resolution = Resolution::new(hold, resolve.clone());
+            resolution.attempt = *attempt;
+            let ended = store.resolve(&resolution).await;
+            return ended.map_or_else(|error| Answer::Failed(error.into()), Answer::Ended);
+        }
         let checks: Vec<Check<'_>> = self.asks.iter().map(Ask::check).collect();
-        let call = match self.up_to {
-            Some(up_to) => tallygate::call::Call::check_up_to(&checks, up_to),
-            None => tallygate::call::Call::new(self.verb, &checks),
+        let call = match (self.up_to, self.reservation) {
+            (Some(up_to), _) => tallygate::call::Call::check_up_to(&checks, up_to),
+            (None, Some(reservation)) => tallygate::call::Call::reserve(&checks, reservation),
+            (None, None) => tallygate::call::Call::new(self.verb, &checks),
         };
         let answer = match call {
             Ok(call) => call.ask(store).await.map_err(CheckError::from),
@@ -92,7 +115,13 @@ impl fmt::Display for Ask {
 impl fmt::Display for Call {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let asks: Vec<String> = self.asks.iter().map(Ask::to_string).collect();
+        if let Some(Ending { resolve, attempt, .. }) = &self.ending {
+            return write!(f, "{resolve:?} of a hold, call {attempt}");
+        }
         write!(f, "{} {}", self.verb.name(), asks.join(" and "))?;
+        if let Some(reservation) = self.reservation {
+            write!(f, " for {:?}", reservation.ttl())?;
+        }
         self.up_to.map_or(Ok(()), |up_to| write!(f, " {} to {} units", up_to.least(), up_to.most()))
     }
 }
@@ -107,14 +136,17 @@ impl fmt::Display for Answer {
                     let (wait, reset) = (status.retry_after().map(|wait| wait.as_micros()), status.reset_after());
                     write!(
                         f,
-                        " {word} remaining {} retry {wait:?} reset {} µs units {}",
+                        " {word} remaining {} retry {wait:?} reset {} µs units {} held {} debt {}",
                         status.remaining(),
                         reset.as_micros(),
-                        status.units()
+                        status.units(),
+                        status.held(),
+                        status.debt()
                     )?;
                 }
                 Ok(())
             }
+            Self::Ended(resolved) => write!(f, "{resolved:?}"),
             Self::Failed(error) => write!(f, "error: {error}"),
         }
     }

@@ -1,22 +1,39 @@
 //! Some hundred steps of a trace over the same few keys: where the clock goes, and which call is next.
 
 use std::collections::HashMap;
+use std::time::Duration;
 
 use tallygate::call::{UpTo, Verb};
 use tallygate::clock::Timestamp;
+use tallygate::hold::{Hold, HoldId, HoldTerms, OnAbandon, Overrun, Reservation, Resolve, Units};
 use tallygate::policy::{Excess, Mode};
-use tallygate::{Algorithm, Cost, Limit};
+use tallygate::{Algorithm, Check, Cost, Limit};
 
-use super::call::{Answer, Ask, Call};
+use super::call::{Answer, Ask, Call, Ending};
 use super::time::{Known, Time, micros};
 use crate::random::Random;
 
 const SUBJECTS: usize = 3;
+/// How many holds are remembered.
+const HOLDS: usize = 6;
 
 pub(super) struct Chapter {
     policies: Vec<(String, Limit)>,
     time: Time,
     known: HashMap<(String, String), Known>,
+    /// What each policy grants to holds.
+    terms: Vec<HoldTerms>,
+    /// The last holds, with their policies.
+    holds: Vec<Held>,
+}
+
+struct Held {
+    hold: Hold,
+    policies: Vec<String>,
+    units: u64,
+    deadline: u64,
+    /// The last call that tried to end it.
+    attempt: u64,
 }
 
 impl Chapter {
@@ -26,7 +43,8 @@ impl Chapter {
         let named = algorithms.into_iter().enumerate();
         let policies = named.map(|(at, algorithm)| (format!("{prefix}-{number}-{at}"), random.limit(algorithm)));
         let policies = policies.collect();
-        Self { policies, time: Time::new(random, backward), known: HashMap::new() }
+        let terms = algorithms.map(|_| terms(random)).to_vec();
+        Self { policies, time: Time::new(random, backward), known: HashMap::new(), terms, holds: Vec::new() }
     }
 
     pub(super) fn now(&self) -> Timestamp {
@@ -49,7 +67,7 @@ impl Chapter {
         let asks = subjects.flat_map(|subject| {
             self.policies.iter().map(move |(policy, limit)| {
                 let (policy, limit, subject) = (policy.clone(), limit.clone(), subject.clone());
-                Ask { policy, subject, limit, cost, mode, excess, cut: false, charged_at: None }
+                Ask { policy, subject, limit, cost, mode, excess, cut: false, charged_at: None, terms: None }
             })
         });
         asks.collect()
@@ -65,6 +83,16 @@ impl Chapter {
         let ask = self.ask(random, policy, &subject);
         let known = self.known(&ask);
         self.time.step(random, &ask.limit, known);
+        if !self.holds.is_empty() && random.chance(8) {
+            let held = &self.holds[at(random, self.holds.len())];
+            self.time.go_to(random, held.deadline);
+        }
+        if random.chance(12) {
+            return self.reserve(random, &subject);
+        }
+        if !self.holds.is_empty() && random.chance(15) {
+            return self.end_hold(random);
+        }
         match random.between(0, 99) {
             0..=45 => call(Verb::Check, vec![ask]),
             46..=49 => up_to(random, vec![ask]),
@@ -106,8 +134,23 @@ impl Chapter {
 
     /// Remembers the answer to a call, to aim the next ones.
     pub(super) fn learn(&mut self, call: &Call, answer: &Answer) {
-        let Answer::Decided { statuses, .. } = answer else { return };
-        if !matches!(call.verb, Verb::Check | Verb::Peek) {
+        let Answer::Decided { statuses, allowed, .. } = answer else { return };
+        if let Some(reservation) = call.reservation.filter(|_| *allowed) {
+            let checks: Vec<Check<'_>> = call.asks.iter().map(Ask::check).collect();
+            let charged = checks.iter().filter(|check| check.limit.amount() > 0);
+            let checks: Vec<Check<'_>> = charged.copied().collect();
+            self.holds.push(Held {
+                hold: Hold::new(reservation.id(), &checks),
+                policies: call.asks.iter().map(|ask| ask.policy.clone()).collect(),
+                units: call.asks[0].cost.get(),
+                deadline: self.time.now() + reservation.ttl_micros(),
+                attempt: 0,
+            });
+            if self.holds.len() > HOLDS {
+                self.holds.remove(0);
+            }
+        }
+        if !matches!(call.verb, Verb::Check | Verb::Peek | Verb::Reserve) {
             return;
         }
         for (ask, status) in call.asks.iter().zip(statuses).filter(|(ask, _)| ask.limit.amount() > 0) {
@@ -119,11 +162,63 @@ impl Chapter {
     }
 
     fn ask(&self, random: &mut Random, policy: usize, subject: &str) -> Ask {
-        let (policy, limit) = self.policies[policy].clone();
+        let (terms, (policy, limit)) = (self.terms[policy], self.policies[policy].clone());
         let known = self.known.get(&(policy.clone(), subject.to_owned())).copied().unwrap_or_default();
         let cost = random.cost(&limit, known.remaining.unwrap_or(limit.capacity()));
         let (mode, excess) = (Mode::Enforce, Excess::Refuse);
-        Ask { policy, subject: subject.to_owned(), limit, cost, mode, excess, cut: false, charged_at: None }
+        // A call need not know what its limit grants to holds, but then it is asked twice where units are held.
+        let terms = random.chance(30).then_some(terms);
+        Ask { policy, subject: subject.to_owned(), limit, cost, mode, excess, cut: false, charged_at: None, terms }
+    }
+
+    /// One limit or several, with one number of units or several.
+    fn reserve(&mut self, random: &mut Random, subject: &str) -> Call {
+        let (first, count) = (at(random, 4), random.pick(&[1, 1, 1, 2, 3]));
+        let mut asks: Vec<Ask> = (first..first + count).map(|place| self.ask(random, place % 4, subject)).collect();
+        let same = random.chance(50).then(|| asks[0].cost);
+        for (place, ask) in asks.iter_mut().enumerate() {
+            ask.terms = Some(self.terms[(first + place) % 4]);
+            if let Some(cost) = same.filter(|cost| cost.get() <= ask.limit.capacity()) {
+                ask.cost = cost;
+            }
+            if random.chance(20) {
+                ask.mode = random.pick(Mode::ALL);
+            }
+        }
+        let window = micros(asks[0].limit.window());
+        let ttl = Duration::from_micros(random.spread(1, 3 * window));
+        let ttl = if random.chance(95) { ttl.clamp(Duration::from_millis(1), Duration::from_secs(3600)) } else { ttl };
+        let mut id = [0; 16];
+        for half in id.as_chunks_mut::<8>().0 {
+            *half = random.between(0, u64::MAX - 1).to_le_bytes();
+        }
+        let reservation = Reservation::new(ttl).with_id(HoldId::from_bytes(id));
+        Call { reservation: Some(reservation), ..call(Verb::Reserve, asks) }
+    }
+
+    /// Now and then as the last time, and of a hold that has ended.
+    fn end_hold(&mut self, random: &mut Random) -> Call {
+        let place = at(random, self.holds.len());
+        let held = &mut self.holds[place];
+        let number = random.spread(1, 2 * held.units + 1) - 1;
+        let units = match random.between(0, 5) {
+            0 => Units::AsReserved,
+            1..=3 => Units::Same(number),
+            _ => {
+                let named = held.policies.iter().filter(|_| random.chance(70)).cloned().collect::<Vec<_>>();
+                Units::Each(named.into_iter().map(|policy| (policy, random.spread(1, number + 1) - 1)).collect())
+            }
+        };
+        let resolve = match random.between(0, 9) {
+            0..=3 => Resolve::Settle(units),
+            4..=6 => Resolve::SettlePart(units),
+            7 => Resolve::Cancel,
+            _ => Resolve::Extend(Duration::from_micros(random.spread(1, 3_600_000_000))),
+        };
+        let attempt = if random.chance(15) { held.attempt.max(1) } else { random.between(1, 1 << 52) };
+        held.attempt = attempt;
+        let ending = Ending { hold: held.hold.clone(), resolve, attempt };
+        Call { ending: Some(ending), ..call(Verb::Reserve, Vec::new()) }
     }
 
     fn known(&self, ask: &Ask) -> Known {
@@ -138,8 +233,21 @@ impl Chapter {
     }
 }
 
+/// A position in a list.
+fn at(random: &mut Random, length: usize) -> usize {
+    usize::try_from(random.between(0, length as u64 - 1)).expect("a position")
+}
+
+fn terms(random: &mut Random) -> HoldTerms {
+    HoldTerms::DEFAULT
+        .with_on_abandon(random.pick(&[OnAbandon::Charge, OnAbandon::Refund]))
+        .with_overrun(random.pick(&[Overrun::Debt, Overrun::Debt, Overrun::Cap, Overrun::Refuse]))
+        .with_most_open(random.pick(&[2, 5, 1000]))
+        .with_most_held(random.pick(&[30, 100, 100]))
+}
+
 fn call(verb: Verb, asks: Vec<Ask>) -> Call {
-    Call { verb, asks, up_to: None }
+    Call { verb, asks, up_to: None, reservation: None, ending: None }
 }
 
 /// A check that takes what is left: the least is the cost of one of its checks, or less.

@@ -88,6 +88,11 @@ impl Time {
         self.now = to.min(LATEST);
     }
 
+    /// To this instant, or one microsecond before or after it.
+    pub(crate) fn go_to(&mut self, random: &mut Random, at: u64) {
+        self.now = (at + random.between(0, 2) - 1).clamp(self.now, LATEST);
+    }
+
     /// Back by up to three full refills; often to return at once.
     fn step_back(&mut self, random: &mut Random, limit: &Limit) -> u64 {
         let full = micros(limit.full_after());

@@ -47,21 +47,26 @@ impl State for FixedWindow {
     }
 
     #[inline(always)]
-    fn fits(&self, limit: &Limit, now: u64) -> bool {
+    fn fits(&self, limit: &Limit, now: u64, _owed: u64) -> bool {
         let n = limit.numbers();
         let same = n.window == self.limit.numbers().window && (!aligned(n) || self.start.is_multiple_of(n.window));
         same && self.start <= now + n.full
     }
 
-    fn adopt(&mut self, limit: &Limit, now: u64) {
+    fn adopt(&mut self, limit: &Limit, now: u64, owed: u64) {
         let (_, used) = self.current(self.limit.numbers(), now);
-        *self = Self { used: used.min(limit.numbers().amount), ..Self::fresh(limit, now) };
+        *self = Self { used: used.min(limit.numbers().amount + owed), ..Self::fresh(limit, now) };
     }
 
     #[inline(always)]
     fn free(&self, limit: &Limit, now: u64) -> u64 {
         let n = limit.numbers();
         n.amount.saturating_sub(self.current(n, now).1)
+    }
+
+    fn debt(&self, limit: &Limit, now: u64) -> u64 {
+        let n = limit.numbers();
+        self.current(n, now).1.saturating_sub(n.amount)
     }
 
     #[inline(always)]

@@ -62,22 +62,27 @@ impl State for SlidingCounter {
     }
 
     #[inline(always)]
-    fn fits(&self, limit: &Limit, now: u64) -> bool {
+    fn fits(&self, limit: &Limit, now: u64, owed: u64) -> bool {
         let (n, old) = (limit.numbers(), self.limit.numbers());
         let same = (n.tick, n.window) == (old.tick, old.window);
-        same && self.start <= now + n.full && self.previous.max(self.current) <= n.amount
+        same && self.start <= now + n.full && self.previous.max(self.current) <= n.amount + owed
     }
 
-    fn adopt(&mut self, limit: &Limit, now: u64) {
+    fn adopt(&mut self, limit: &Limit, now: u64, owed: u64) {
         let old = self.limit.numbers();
         let used = self.view(old, now).load(old).div_ceil(old.ticks());
-        *self = Self { current: used.min(limit.numbers().amount), ..Self::fresh(limit, now) };
+        *self = Self { current: used.min(limit.numbers().amount + owed), ..Self::fresh(limit, now) };
     }
 
     #[inline(always)]
     fn free(&self, limit: &Limit, now: u64) -> u64 {
         let n = limit.numbers();
         (n.amount * n.ticks()).saturating_sub(self.view(n, now).load(n)) / n.ticks()
+    }
+
+    fn debt(&self, limit: &Limit, now: u64) -> u64 {
+        let n = limit.numbers();
+        self.view(n, now).load(n).saturating_sub(n.amount * n.ticks()).div_ceil(n.ticks())
     }
 
     #[inline(always)]

@@ -82,13 +82,13 @@ impl State for SlidingLog {
         Self { calls: VecDeque::new(), limit: limit.clone() }
     }
 
-    fn fits(&self, limit: &Limit, now: u64) -> bool {
+    fn fits(&self, limit: &Limit, now: u64, _owed: u64) -> bool {
         let n = limit.numbers();
         n.window == self.limit.numbers().window && self.held(now) <= now + n.full
     }
 
-    fn adopt(&mut self, limit: &Limit, now: u64) {
-        let units = self.total(self.limit.numbers(), self.held(now)).min(limit.numbers().amount);
+    fn adopt(&mut self, limit: &Limit, now: u64, owed: u64) {
+        let units = self.total(self.limit.numbers(), self.held(now)).min(limit.numbers().amount + owed);
         *self = Self::fresh(limit, now);
         if units > 0 {
             self.calls.push_back(Call { at: now, before: 0, sum: units });
@@ -98,6 +98,11 @@ impl State for SlidingLog {
     fn free(&self, limit: &Limit, now: u64) -> u64 {
         let n = limit.numbers();
         n.amount.saturating_sub(self.total(n, self.held(now)))
+    }
+
+    fn debt(&self, limit: &Limit, now: u64) -> u64 {
+        let n = limit.numbers();
+        self.total(n, self.held(now)).saturating_sub(n.amount)
     }
 
     fn charge(&mut self, limit: &Limit, now: u64, cost: u64) {
@@ -249,7 +254,7 @@ mod tests {
     #[test]
     fn a_log_of_expired_calls_is_adopted_as_a_fresh_one() {
         let mut log = near_the_end(5);
-        log.adopt(&"9/min sliding_log".parse().unwrap(), 10 * WINDOW);
+        log.adopt(&"9/min sliding_log".parse().unwrap(), 10 * WINDOW, 0);
         assert!(log.calls.is_empty());
     }
 

@@ -64,15 +64,15 @@ impl State for SlidingWindow {
         Self { used: VecDeque::new(), limit: limit.clone() }
     }
 
-    fn fits(&self, limit: &Limit, now: u64) -> bool {
+    fn fits(&self, limit: &Limit, now: u64, _owed: u64) -> bool {
         let (n, old) = (limit.numbers(), self.limit.numbers());
         let same = (n.slots, n.window) == (old.slots, old.window);
         same && self.held(n, now) * n.slot() <= now + n.full
     }
 
-    fn adopt(&mut self, limit: &Limit, now: u64) {
+    fn adopt(&mut self, limit: &Limit, now: u64, owed: u64) {
         let old = self.limit.numbers();
-        let units = self.total(old, self.held(old, now)).min(limit.numbers().amount);
+        let units = self.total(old, self.held(old, now)).min(limit.numbers().amount + owed);
         *self = Self::fresh(limit, now);
         if units > 0 {
             self.used.push_back(Slot { index: now / limit.numbers().slot(), units });
@@ -82,6 +82,11 @@ impl State for SlidingWindow {
     fn free(&self, limit: &Limit, now: u64) -> u64 {
         let n = limit.numbers();
         n.amount.saturating_sub(self.total(n, self.held(n, now)))
+    }
+
+    fn debt(&self, limit: &Limit, now: u64) -> u64 {
+        let n = limit.numbers();
+        self.total(n, self.held(n, now)).saturating_sub(n.amount)
     }
 
     fn charge(&mut self, limit: &Limit, now: u64, cost: u64) {

@@ -71,25 +71,30 @@ impl State for TokenBucket {
     }
 
     #[inline(always)]
-    fn fits(&self, limit: &Limit, now: u64) -> bool {
+    fn fits(&self, limit: &Limit, now: u64, owed: u64) -> bool {
         let (n, old) = (limit.numbers(), self.limit.numbers());
         let same = limit.is_same(&self.limit) || (n.tick, n.refill, n.unit) == (old.tick, old.refill, old.unit);
-        same && self.at <= now + n.full && self.used_at(n, self.held(n, now)) <= n.capacity * n.unit
+        same && self.at <= now + n.full && self.used_at(n, self.held(n, now)) <= (n.capacity + owed) * n.unit
     }
 
-    fn adopt(&mut self, limit: &Limit, now: u64) {
+    fn adopt(&mut self, limit: &Limit, now: u64, owed: u64) {
         let (n, old) = (limit.numbers(), self.limit.numbers());
+        let most = n.capacity + owed;
         let used = self.used_at(old, self.held(old, now));
         let (units, rest) = (used / old.unit, used % old.unit);
-        let used =
-            if units < n.capacity { units * n.unit + convert(rest, old.unit, n.unit) } else { n.capacity * n.unit };
+        let used = if units < most { units * n.unit + convert(rest, old.unit, n.unit) } else { most * n.unit };
         *self = Self { used, ..Self::fresh(limit, now) };
     }
 
     #[inline(always)]
     fn free(&self, limit: &Limit, now: u64) -> u64 {
         let n = limit.numbers();
-        (n.capacity * n.unit - self.used_at(n, self.held(n, now))) / n.unit
+        (n.capacity * n.unit).saturating_sub(self.used_at(n, self.held(n, now))) / n.unit
+    }
+
+    fn debt(&self, limit: &Limit, now: u64) -> u64 {
+        let n = limit.numbers();
+        self.used_at(n, self.held(n, now)).saturating_sub(n.capacity * n.unit).div_ceil(n.unit)
     }
 
     #[inline(always)]

@@ -39,6 +39,10 @@ impl<S: Store> BoundLimit<S> {
         Self { limiter, name, limit }
     }
 
+    pub(super) fn limiter(&self) -> &Limiter<S> {
+        &self.limiter
+    }
+
     /// The name: the policy of its keys.
     pub fn name(&self) -> &str {
         &self.name

@@ -4,16 +4,17 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::local::Local;
-use super::verdict::outcome;
+use super::verdict::{Reserving, outcome};
 use super::{
     Action, Ask, CallerLimit, Descriptor, Domain, Excess, Match, Mode, OnError, Outcome, Policy, Ruling, Stores,
     Subject, Verdict,
 };
-use crate::call::{Call, Effect, UpTo, Verb};
+use crate::call::{Call, Effect, InvalidCheck, UpTo, Verb};
 use crate::check::{Check, Cost};
 use crate::clock::Timestamp;
 use crate::decision::{Decision, Source, Status};
 use crate::few::Few;
+use crate::hold::{HoldTerms, Reservation, is_named};
 use crate::key::Key;
 use crate::store::{Store, StoreError};
 
@@ -121,6 +122,26 @@ impl Evaluation {
         self
     }
 
+    /// Lets the call reserve instead of check: what it is charged is held, and [`Verdict::hold`] is the hold. Units for single policies
+    /// replace the costs of these.
+    ///
+    /// # Errors
+    /// If a policy does not grant so long a hold.
+    pub fn reserve(mut self, reservation: Reservation, units: &[(String, Cost)]) -> Result<Self, InvalidCheck> {
+        for ruling in self.verdict.rulings.iter_mut().filter(|ruling| ruling.action.verb == Verb::Check) {
+            let terms = ruling.policy.holds().unwrap_or(&HoldTerms::DEFAULT);
+            let (ttl, longest) = (reservation.ttl(), terms.longest());
+            if !HoldTerms::accepts(ttl, longest) {
+                return Err(InvalidCheck::HoldTtl { policy: ruling.policy.name().to_owned(), ttl, longest });
+            }
+            let named = units.iter().find(|(name, _)| is_named(ruling.policy.key_name(), name));
+            ruling.action.cost = named.map_or(ruling.action.cost, |(_, units)| *units);
+            ruling.action.verb = Verb::Reserve;
+        }
+        self.verdict.reserving = Some(Box::new(Reserving { reservation, hold: None }));
+        Ok(self)
+    }
+
     /// Decides, by the deadline if there is one.
     pub async fn decide<S: Store>(mut self, stores: &Stores<S>, deadline: Option<Instant>) -> Verdict {
         if self.verdict.rulings.len() > 1 {
@@ -128,13 +149,20 @@ impl Evaluation {
         }
         while let Some(step) = self.next() {
             let checks = self.verdict.checks(&step);
-            let call = Call::of_distinct(step.verb, &checks).denied(step.denied).partial().by(deadline);
+            let call = Call::of_distinct(step.verb, &checks).denied(step.denied).by(deadline);
+            // What is held is held as a whole.
+            let call = if step.verb == Verb::Reserve { call } else { call.partial() };
             let call = call.at_most(self.verdict.at_most.filter(|_| step.verb == Verb::Check));
+            let call = call.reserving(self.verdict.reservation(step.verb));
+            let hold = call.hold();
             let (answer, follows) = match call.ask_now(&stores.shared) {
                 Some(answer) => (answer, false),
                 None => (call.ask(&stores.shared).await, true),
             };
             drop(checks);
+            if let (Some(reserving), Some(hold), Ok(decision)) = (&mut self.verdict.reserving, hold, &answer) {
+                reserving.hold = Some(hold).filter(|_| decision.allowed());
+            }
             let partly = answer.as_ref().is_ok_and(|decision| decision.allowed() && decision.is_partial());
             self.verdict.record(&step, answer, &stores.local, follows);
             if partly {
@@ -154,11 +182,17 @@ impl Evaluation {
             let checks = self.verdict.checks(&step);
             let call = Call::of_distinct(step.verb, &checks).denied(step.denied);
             let call = call.at_most(self.verdict.at_most.filter(|_| step.verb == Verb::Check));
+            let call = call.reserving(self.verdict.reservation(step.verb));
+            let hold = call.hold();
             let answer = call.ask_now(&stores.shared);
             let Some(answer) = answer else {
                 self.phase = Phase::START;
                 return None;
             };
+            drop(checks);
+            if let (Some(reserving), Some(hold), Ok(decision)) = (&mut self.verdict.reserving, hold, &answer) {
+                reserving.hold = Some(hold).filter(|_| decision.allowed());
+            }
             self.verdict.record(&step, answer, &stores.local, false);
         }
     }
@@ -174,7 +208,10 @@ impl Evaluation {
         }
         let in_order = |&effect: &Effect| Verb::ALL.iter().filter(move |verb| verb.effect() == effect);
         while let Some(&verb) = ORDER.iter().flat_map(in_order).nth(self.phase.verb) {
+            let again = self.phase.shadows.is_some();
             let members = self.members_of(verb);
+            // Shadows that found no room beside what was reserved are only charged: a hold is what one call has reserved.
+            let verb = if verb == Verb::Reserve && again { Verb::Check } else { verb };
             if !members.is_empty() {
                 return Some(Step { verb, members: Few::Many(members), denied: self.verdict.denied() });
             }
@@ -271,7 +308,11 @@ impl Verdict {
             let mode = if quota_passed && ruling.mode() == Mode::Quota { Mode::Shadow } else { ruling.mode() };
             let check = check.cost(cost).with_mode(mode).with_excess(ruling.policy.excess());
             let check = check.with_fails_closed(ruling.policy.on_error() == OnError::Deny);
-            if step.verb.decides() { check.within_capacity() } else { check }
+            match step.verb {
+                Verb::Reserve => check.within_holds(),
+                verb if verb.decides() => check.within_capacity(),
+                _ => check,
+            }
         })
     }
 

@@ -114,7 +114,7 @@ impl Local {
             return;
         }
         match verb {
-            Verb::Check => self.store.follow(&check, status.units(), status.remaining()),
+            Verb::Check | Verb::Reserve => self.store.follow(&check, status.units(), status.remaining()),
             Verb::Refund => self.give_back(check, status.units()),
             Verb::Reset => self.store.follow_reset(&check),
             Verb::Peek => {}

@@ -50,7 +50,9 @@ impl Verdict {
         let shared = shared.map(|(check, share)| check.under(share.as_ref().unwrap_or(check.limit)).within_capacity());
         let checks: Vec<Check<'_>> = shared.collect();
         let at_most = self.at_most.filter(|_| step.verb == Verb::Check);
-        let answer = Call::of_distinct(step.verb, &checks).denied(denied).at_most(at_most).ask_now(&*local.store);
+        // A share is charged at once: nothing of it is held.
+        let verb = if step.verb == Verb::Reserve { Verb::Check } else { step.verb };
+        let answer = Call::of_distinct(verb, &checks).denied(denied).at_most(at_most).ask_now(&*local.store);
         let Some(Ok(decision)) = answer else { return };
         self.grant(&decision);
         for ((&member, status), share) in step.members.iter().zip(decision.statuses()).zip(shares) {

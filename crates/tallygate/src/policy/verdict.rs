@@ -8,6 +8,7 @@ use crate::check::{Check, Cost, Receipt};
 use crate::clock::Timestamp;
 use crate::decision::{Decision, Source, Status};
 use crate::few::Few;
+use crate::hold::{Hold, Reservation};
 use crate::key::Key;
 use crate::limit::Limit;
 use crate::store::{Store, StoreError};
@@ -20,8 +21,18 @@ pub struct Verdict {
     pub(super) split: bool,
     /// The most units of a call that takes what is left: what it asked for, and then what it was granted.
     pub(super) at_most: Option<Cost>,
+    /// What a call asked for that reserves, and what it got.
+    pub(super) reserving: Option<Box<Reserving>>,
     /// Boxed, as it is rare and large.
     pub(super) store_error: Option<Box<StoreError>>,
+}
+
+/// A call that reserves.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Reserving {
+    pub(super) reservation: Reservation,
+    /// What the store has reserved.
+    pub(super) hold: Option<Hold>,
 }
 
 /// The outcome of a call.
@@ -74,7 +85,7 @@ impl Verdict {
 
     #[inline]
     pub(super) fn new(rulings: Few<Ruling>) -> Self {
-        Self { rulings, decided_at: None, split: false, at_most: None, store_error: None }
+        Self { rulings, decided_at: None, split: false, at_most: None, reserving: None, store_error: None }
     }
 
     /// The outcome of the call.
@@ -85,6 +96,17 @@ impl Verdict {
     /// Whether the call may proceed.
     pub fn allowed(&self) -> bool {
         self.outcome() == Outcome::Allowed
+    }
+
+    /// The hold of an allowed call that reserved. It is empty if no store was charged: no limit applied, or `on_error` answered.
+    pub fn hold(&self) -> Option<Hold> {
+        let reserving = self.reserving.as_ref().filter(|_| self.allowed())?;
+        Some(reserving.hold.clone().unwrap_or_else(Hold::of_nothing))
+    }
+
+    /// What a call asked for that reserves.
+    pub(super) fn reservation(&self, verb: Verb) -> Option<Reservation> {
+        self.reserving.as_ref().filter(|_| verb == Verb::Reserve).map(|reserving| reserving.reservation)
     }
 
     /// One ruling for each policy that applied, ordered by policy and descriptor.
@@ -261,7 +283,7 @@ impl Ruling {
         let key = Key::new(self.policy.key_name(), &self.subject).expect("a policy and a subject make a key");
         let check = Check::new(key, self.limit()?);
         let check = check.cost(self.action.cost).with_charged_at(self.action.charged_at);
-        Some(check.with_cache_denials(self.policy.cache_denials()))
+        Some(check.with_cache_denials(self.policy.cache_denials()).with_holds(self.policy.holds()))
     }
 
     /// Whether both are about the same state.

@@ -9,11 +9,13 @@ use hashbrown::HashTable;
 
 use super::memory::print::{Factors, Print};
 use super::{Store, StoreError};
-use crate::call::{Call, Effect};
+use crate::call::{Call, Effect, Verb};
 use crate::check::Check;
 use crate::clock::{Clock, Timestamp};
 use crate::counter::{CounterError, CounterName, CounterOp, CounterValue, Counters};
 use crate::decision::{Decision, Source, Status};
+use crate::hold::{Hold, Holds, Resolution, Resolved};
+use crate::key::Key;
 use crate::limit::Limit;
 use crate::sync::Mutex;
 
@@ -162,7 +164,9 @@ impl<S> DenyCache<S> {
     fn applies(&self, call: &Call<'_>) -> bool {
         let decides = call.verb().effect() != Effect::GivesBack && !call.is_denied();
         let drains = || call.checks().iter().any(Check::drains);
-        decides && call.checks().iter().any(|check| self.age(check) > 0) && !drains()
+        // What is held may be given back at any time.
+        let held = call.verb() == Verb::Reserve || call.checks().iter().any(|check| check.holds().is_some());
+        !held && decides && call.checks().iter().any(|check| self.age(check) > 0) && !drains()
     }
 
     /// The denial of a call whose checks are all known, if it is still denied.
@@ -249,6 +253,14 @@ impl<S> DenyCache<S> {
 
     fn dropping(&self, call: &Call<'_>) -> Dropping<'_, S> {
         Dropping { cache: self, prints: call.checks().iter().map(|check| self.print(check)).collect() }
+    }
+
+    /// For a hold that may give back: drops its entries now, and again when it is resolved.
+    fn dropping_of(&self, hold: &Hold) -> Dropping<'_, S> {
+        let print = |(key, _): (Key<'_>, _)| self.factors.print(key.policy().as_bytes(), key.subject());
+        let prints: Vec<Print> = hold.places().map(print).collect();
+        self.forget(&prints);
+        Dropping { cache: self, prints }
     }
 
     /// For a call that gives back: drops its entries now, and again when it ends.
@@ -342,6 +354,18 @@ impl<S: Store> Store for DenyCache<S> {
             self.keep(call, &pending, decision);
         }
         Some(answer)
+    }
+}
+
+impl<S: Holds> Holds for DenyCache<S> {
+    async fn resolve(&self, resolution: &Resolution<'_>) -> Result<Resolved, StoreError> {
+        let _dropping = self.dropping_of(resolution.hold);
+        self.store.resolve(resolution).await
+    }
+
+    fn cancel_soon(&self, hold: Hold) {
+        let _dropping = self.dropping_of(&hold);
+        self.store.cancel_soon(hold);
     }
 }
 

@@ -7,16 +7,17 @@ mod table;
 mod tests;
 
 use super::{Store, StoreError};
-use crate::algorithm::EncodedState;
+use crate::algorithm::{Algorithm, EncodedState};
 use crate::call::{Call, Settlement, Taking, Verb};
 use crate::check::{Check, Cost};
 use crate::clock::{Clock, Timestamp};
 use crate::counter::{CounterError, CounterName, CounterOp, CounterValue, Counters};
 use crate::decision::{Decision, Source, Status};
+use crate::hold::{Hold, HoldState, HoldTerms, Holds, OpenHold, Refused, Resolution, Resolve, Resolved};
 use crate::key::Key;
 use crate::sync::{Mutex, MutexGuard};
 use print::{Factors, Print};
-use shard::{Mode, Shard, Step, no_room};
+use shard::{Mode, Part, Record, Shard, Step, no_room};
 
 /// Keeps states in this process. It needs no thread: it removes expired states as it works. It never holds more keys
 /// than its capacity.
@@ -107,6 +108,10 @@ impl MemoryStore {
             drop(shard);
             return Decision::of_one(status, Source::Store, now);
         }
+        if shard.is_marked(print, check.limit.algorithm()) {
+            drop(shard);
+            return self.answer_any(&Call::of_distinct(Verb::Check, std::slice::from_ref(check)));
+        }
         let step = shard.step_new(print, check, now.as_micros(), Mode::Take, 0);
         drop(shard);
         Decision::of_one(step.status, step.source(), now)
@@ -182,16 +187,22 @@ impl MemoryStore {
         for shard in &mut guards {
             shard.decides_at(now);
         }
-        let mut shards = Shards { order: &order, guards: &mut guards, count: self.shards.len() };
+        let mut shards = Shards { order: &order, guards: &mut guards, count: self.shards.len(), looks: false };
+        shards.open(call, &prints, micros);
         let (mut allowed, mut granted) = (true, None);
         let steps: Vec<Step> = match call.verb() {
-            Verb::Check => {
+            Verb::Check | Verb::Reserve => {
                 let mut steps = shards.judge(checks, &prints, micros, Mode::Adopt);
+                if call.verb() == Verb::Reserve {
+                    shards.judge_hold(checks, &prints, micros, &mut steps);
+                }
                 let settlement = call.settle(|place| steps[place].status.allowed());
                 allowed = settlement.allowed();
                 let left = checks.iter().zip(&steps).map(|(check, step)| (check.mode(), step.status.remaining()));
                 granted =
                     call.takes_at_most().map(|most| if allowed { Settlement::granted(most.get(), left) } else { 0 });
+                let deadline =
+                    call.reservation().filter(|_| allowed).map(|asked| (micros + asked.ttl_micros(), asked.id()));
                 for (at, check) in checks.iter().enumerate() {
                     let (fits, left) = (steps[at].status.allowed(), steps[at].status.remaining());
                     let cost = granted.map_or(Ok(check.cost), |granted| {
@@ -202,7 +213,37 @@ impl MemoryStore {
                         (Taking::Rest, _) if !steps[at].crowded => (Mode::Drain, check.cost),
                         _ => continue,
                     };
-                    steps[at] = shards.of(prints[at]).step(prints[at], &check.cost(cost), micros, mode, 0);
+                    steps[at] = match deadline {
+                        Some((deadline, id)) if mode == Mode::Take => {
+                            shards.of(prints[at]).hold(prints[at], check, micros, deadline, id)
+                        }
+                        _ => shards.step(prints[at], &check.cost(cost), micros, mode, 0),
+                    };
+                }
+                if let Some((deadline, id)) = deadline {
+                    let part = |(at, check): (usize, &Check<'_>)| Part {
+                        policy: check.key.policy().to_owned(),
+                        subject: check.key.written_subject(),
+                        print: prints[at],
+                        limit: check.limit.clone(),
+                        terms: *check.holds().unwrap_or(&HoldTerms::DEFAULT),
+                        reserved: steps[at].status.units(),
+                        left: steps[at].status.units(),
+                        settled: 0,
+                        refunded: 0,
+                        unpaid: 0,
+                    };
+                    let parts = checks.iter().enumerate().map(part).collect();
+                    let mut record = Record {
+                        state: HoldState::Open,
+                        charged_at: micros,
+                        deadline,
+                        forget_at: 0,
+                        attempt: 0,
+                        parts,
+                    };
+                    record.forget_after(deadline);
+                    shards.of(prints[0]).holds.remember(id, record);
                 }
                 steps
             }
@@ -214,15 +255,15 @@ impl MemoryStore {
             Verb::Refund => {
                 let mut refund = |at: usize, check: &Check<'_>| {
                     let charged_at = check.charged_at().map_or(micros, Timestamp::as_micros);
-                    let given = shards.of(prints[at]).refund(prints[at], check, micros, charged_at);
-                    let seen = shards.of(prints[at]).step(prints[at], &check.within_capacity(), micros, Mode::Look, 0);
+                    let given = shards.of(prints[at]).refund_held(prints[at], check, micros, charged_at);
+                    let seen = shards.step(prints[at], &check.within_capacity(), micros, Mode::Look, 0);
                     Step { status: seen.status.into_refund(given), ..seen }
                 };
                 checks.iter().enumerate().map(|(at, check)| refund(at, check)).collect()
             }
             Verb::Reset => {
                 let mut reset = |at: usize, check: &Check<'_>| {
-                    let existed = shards.of(prints[at]).reset(prints[at], check.limit.algorithm());
+                    let existed = shards.of(prints[at]).reset_held(prints[at], check.limit.algorithm());
                     Step::of(Status::untouched(check.limit).with_units(u64::from(existed)))
                 };
                 checks.iter().enumerate().map(|(at, check)| reset(at, check)).collect()
@@ -234,6 +275,43 @@ impl MemoryStore {
             false => step.status,
         };
         Decision::new(allowed, steps.into_iter().zip(checks).map(hopeless).collect(), source, now).with_granted(granted)
+    }
+
+    /// Settles, extends or cancels a hold.
+    pub(crate) fn resolve_now(&self, resolution: &Resolution<'_>) -> Resolved {
+        let hold = resolution.hold;
+        let places: Vec<(Print, Algorithm)> =
+            hold.places().map(|(key, algorithm)| (self.print(&key), algorithm)).collect();
+        let mut order: Vec<usize> = places.iter().map(|(print, _)| self.shard_index(*print)).collect();
+        order.sort_unstable();
+        order.dedup();
+        let now = self.clock.now();
+        let mut guards: Vec<MutexGuard<'_, Shard>> = order.iter().map(|&home| lock(&self.shards[home])).collect();
+        let latest = guards.iter().map(|shard| shard.latest()).max().unwrap_or(now);
+        let now = self.in_order(now, latest);
+        guards.iter_mut().for_each(|shard| shard.decides_at(now));
+        let mut shards = Shards { order: &order, guards: &mut guards, count: self.shards.len(), looks: false };
+        shards.resolve(resolution, &places, now)
+    }
+
+    /// The open holds, oldest first, and at most `most` of them.
+    pub fn open_holds(&self, most: usize) -> Vec<OpenHold> {
+        let now = self.clock.now().as_micros();
+        let mut open: Vec<OpenHold> = Vec::new();
+        for shard in &self.shards {
+            let shard = lock(shard);
+            let records = shard.holds.records().filter(|(_, record)| record.state_at(now) == HoldState::Open);
+            open.extend(records.map(|(_, record)| record.listed()));
+        }
+        open.sort_by_key(|hold| (hold.reserved_at, hold.expires_at));
+        open.truncate(most);
+        open
+    }
+
+    /// The open holds of the state of a check with their deadlines, as a shared store would keep them.
+    pub fn encoded_holds(&self, check: &Check<'_>) -> Vec<(u64, Vec<u8>)> {
+        let print = self.print(&check.key);
+        lock(self.shard_of(print)).encoded_holds(print, check.limit.algorithm())
     }
 
     /// A copy with the same states, on the same clock.
@@ -281,6 +359,8 @@ struct Shards<'s, 'g> {
     guards: &'s mut [MutexGuard<'g, Shard>],
     /// The number of all shards.
     count: usize,
+    /// Whether the call looks at what is held of its states.
+    looks: bool,
 }
 
 impl Shards<'_, '_> {
@@ -290,12 +370,48 @@ impl Shards<'_, '_> {
         &mut self.guards[found.expect("every shard of the call is locked")]
     }
 
+    /// Prepares the states of a call. A check or a peek looks at holds only if the state of one of its checks is marked, or if it was
+    /// told that one of its limits grants holds.
+    fn open(&mut self, call: &Call<'_>, prints: &[Print], now: u64) {
+        let checks = call.checks();
+        let marked = |(check, print): (&Check<'_>, &Print)| self.of(*print).is_marked(*print, check.limit.algorithm());
+        let usual = matches!(call.verb(), Verb::Check | Verb::Peek);
+        let told = checks.iter().any(|check| check.holds().is_some());
+        self.looks = !usual || told || checks.iter().zip(prints).any(marked);
+        if !self.looks || call.verb() == Verb::Reset {
+            return;
+        }
+        for (at, check) in checks.iter().enumerate() {
+            let found =
+                self.order.binary_search(&prints[at].shard(self.count)).expect("every shard of the call is locked");
+            self.guards[found].open(prints[at], check.limit, now, call.verb() == Verb::Peek);
+        }
+    }
+
+    /// Decides a check, after `earlier` others of its call.
+    fn step(&mut self, print: Print, check: &Check<'_>, now: u64, mode: Mode, earlier: usize) -> Step {
+        match self.looks {
+            true => self.of(print).step_held(print, check, now, mode, earlier),
+            false => self.of(print).step(print, check, now, mode, earlier),
+        }
+    }
+
+    /// Judges whether what fits may also be held.
+    fn judge_hold(&mut self, checks: &[Check<'_>], prints: &[Print], now: u64, steps: &mut [Step]) {
+        for (at, check) in checks.iter().enumerate() {
+            self.of(prints[at]).judge_hold(prints[at], check, now, &mut steps[at]);
+        }
+        if !self.of(prints[0]).has_room_for_a_hold(now, checks.len()) {
+            steps[0].status = no_room(checks[0].limit);
+        }
+    }
+
     /// Judges each check on its own, without charging.
     fn judge(&mut self, checks: &[Check<'_>], prints: &[Print], now: u64, mode: Mode) -> Vec<Step> {
         let mut steps: Vec<Step> = Vec::with_capacity(checks.len());
         for (at, check) in checks.iter().enumerate() {
             // Each earlier check of the call may add a key before this one does.
-            let mut step = self.of(prints[at]).step(prints[at], check, now, mode, at);
+            let mut step = self.step(prints[at], check, now, mode, at);
             // Two checks that were judged separately must not charge the same state.
             let same_state = |other: usize| {
                 let same_table = checks[other].limit.algorithm().kind() == check.limit.algorithm().kind();
@@ -311,6 +427,66 @@ impl Shards<'_, '_> {
             steps.push(step);
         }
         steps
+    }
+}
+
+impl Shards<'_, '_> {
+    /// Resolves a hold whose states are all locked. Twin: `tallygate-redis/lua/resolve.lua`.
+    fn resolve(&mut self, resolution: &Resolution<'_>, places: &[(Print, Algorithm)], now: Timestamp) -> Resolved {
+        let (id, micros) = (resolution.hold.id(), now.as_micros());
+        let Some(&(first, _)) = places.first() else { return Resolved::of_nothing(&resolution.resolve, now) };
+        let same = |record: &&Record| {
+            let parts = record.parts.iter().map(|part| (part.print, part.limit.algorithm().kind()));
+            parts.eq(places.iter().map(|(print, algorithm)| (*print, algorithm.kind())))
+        };
+        let Some(mut record) = self.of(first).holds.record(id, micros).filter(same).cloned() else {
+            return Resolved::unknown(now);
+        };
+        for part in &record.parts {
+            self.of(part.print).open(part.print, &part.limit, micros, true);
+        }
+        let repeated = record.attempt == resolution.attempt;
+        let state = record.state_at(micros);
+        if state != HoldState::Open || repeated {
+            let answer = self.report(&record, state, now);
+            return if repeated { answer } else { answer.unchanged() };
+        }
+        let used = resolution.used();
+        let charged = || record.parts.iter().filter(|part| part.reserved > 0);
+        if resolution.resolve.takes_same()
+            && charged().any(|part| charged().any(|other| part.reserved != other.reserved))
+        {
+            return self.report(&record, state, now).refused(Refused::DifferentUnits);
+        }
+        let overruns = |(part, used): (&Part, &Option<u64>)| {
+            part.reserved > 0 && part.refuses_overruns() && used.is_some_and(|used| used > part.left)
+        };
+        if let Some(place) = record.parts.iter().zip(&used).position(overruns) {
+            return self.report(&record, state, now).refused(Refused::Overrun(place));
+        }
+        let deadline = match &resolution.resolve {
+            Resolve::Extend(ttl) => record.deadline.max(micros + u64::try_from(ttl.as_micros()).unwrap_or(u64::MAX)),
+            _ => record.deadline,
+        };
+        let mut parts = std::mem::take(&mut record.parts);
+        for (part, used) in parts.iter_mut().zip(used).filter(|(part, _)| part.reserved > 0) {
+            self.of(part.print).resolve_part((id, &record), part, micros, &resolution.resolve, used, deadline);
+        }
+        record = Record { attempt: resolution.attempt, deadline, parts, ..record };
+        record.state = match &resolution.resolve {
+            Resolve::Settle(_) => HoldState::Settled,
+            Resolve::Cancel => HoldState::Cancelled,
+            _ => HoldState::Open,
+        };
+        record.forget_after(if record.state == HoldState::Open { deadline } else { micros });
+        let answer = self.report(&record, record.state, now);
+        self.of(first).holds.remember(id, record);
+        answer
+    }
+
+    fn report(&mut self, record: &Record, state: HoldState, now: Timestamp) -> Resolved {
+        let parts = record.parts.iter().map(|part| self.of(part.print).report(part, state, now.as_micros()));
+        Resolved::done(state, Timestamp::from_micros(record.deadline), now, parts.collect())
     }
 }
 
@@ -381,6 +557,16 @@ impl Store for MemoryStore {
     #[inline(always)]
     fn call_now(&self, call: &Call<'_>) -> Option<Result<Decision, StoreError>> {
         Some(Ok(self.answer(call)))
+    }
+}
+
+impl Holds for MemoryStore {
+    async fn resolve(&self, resolution: &Resolution<'_>) -> Result<Resolved, StoreError> {
+        Ok(self.resolve_now(resolution))
+    }
+
+    fn cancel_soon(&self, hold: Hold) {
+        self.resolve_now(&Resolution::new(&hold, Resolve::Cancel));
     }
 }
 

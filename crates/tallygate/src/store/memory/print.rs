@@ -3,7 +3,7 @@
 //! A key is read as 64-bit words: the lengths of its parts and the beginning of the first, then the rest. One half of
 //! its fingerprint is the upper half of `b + Σ aᵢ·wᵢ` modulo 2^128, with factors drawn at random when the store is
 //! created; the other half has its own factors. For any two different keys, one half is equal with probability 2^-64
-//! (vector multiply-shift is strongly universal), so both are equal with 2^-126: two bits mark states of other kinds.
+//! (vector multiply-shift is strongly universal), so both are equal with 2^-125: three bits mark states of other kinds.
 //! Fingerprints never leave the store, so an attacker can only guess. See `docs/adr/0004`.
 
 use std::hash::{BuildHasher, Hash, Hasher, RandomState};
@@ -11,7 +11,7 @@ use std::hash::{BuildHasher, Hash, Hasher, RandomState};
 use crate::key::Key;
 
 /// The keyed 128-bit hash of a key.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(in crate::store) struct Print {
     low: u64,
     high: u64,
@@ -61,7 +61,7 @@ impl Factors {
                 add(few(rest));
             }
         }
-        Print { low: mix(upper(low)), high: upper(high) & !(Print::SHARED | Print::FOLLOWED) }
+        Print { low: mix(upper(low)), high: upper(high) & !(Print::SHARED | Print::FOLLOWED | Print::MARKED) }
     }
 }
 
@@ -99,6 +99,9 @@ impl Print {
     /// The bit that marks what a state was charged to follow another store.
     const FOLLOWED: u64 = 1 << 62;
 
+    /// The bit that marks a state of which units are held or owed: a call that does not look at holds does not find it.
+    const MARKED: u64 = 1 << 61;
+
     /// The hash used by a table.
     #[inline(always)]
     pub(in crate::store) fn bucket_hash(self) -> u64 {
@@ -121,12 +124,22 @@ impl Print {
             (which, index, policy).hash(&mut hasher);
             hasher.finish()
         };
-        Self { low: half(0), high: half(1) | Self::SHARED }
+        Self { low: half(0), high: half(1) & !Self::MARKED | Self::SHARED }
     }
 
     /// The state next to this one, in the same shard, of what it was charged to follow another store.
     pub(super) fn followed(self) -> Self {
         Self { high: self.high | Self::FOLLOWED, ..self }
+    }
+
+    /// The same state, of which units are held or owed.
+    pub(super) fn marked(self) -> Self {
+        Self { high: self.high | Self::MARKED, ..self }
+    }
+
+    #[inline(always)]
+    pub(super) fn is_marked(self) -> bool {
+        self.high & Self::MARKED != 0
     }
 
     pub(super) fn is_shared(self) -> bool {

@@ -59,6 +59,7 @@ macro_rules! tables {
         pub(super) struct Shard {
             $($module: Table<crate::algorithm::$module::$state>,)+
             counters: Table<Number>,
+            pub(super) holds: Holds,
             bounds: Bounds,
             /// The latest instant of a decision.
             latest: Timestamp,
@@ -69,6 +70,7 @@ macro_rules! tables {
                 Self {
                     $($module: Table::default(),)+
                     counters: Table::default(),
+                    holds: Holds::default(),
                     bounds: Bounds { keys, shared, sweep },
                     latest: Timestamp::from_micros(0),
                 }
@@ -80,7 +82,7 @@ macro_rules! tables {
 
             /// The number of keys that have their own state or counter.
             fn own(&self) -> usize {
-                self.counters.own() $(+ self.$module.own())+
+                self.counters.own() + self.holds.len() $(+ self.$module.own())+
             }
 
             /// Makes room for a new key by removing expired keys of any kind.
@@ -88,6 +90,7 @@ macro_rules! tables {
                 const BUCKETS: usize = 32;
                 $(self.$module.sweep(now, BUCKETS);)+
                 self.counters.sweep(now, BUCKETS);
+                self.drop_ended(now);
             }
         }
 
@@ -134,6 +137,10 @@ impl<S: State> Expires for S {
 
 crate::algorithm::algorithms!(tables);
 
+// Here, because it uses the macro that the line above defines.
+mod holds;
+pub(super) use holds::{Holds, Part, Record};
+
 impl Shard {
     #[inline(always)]
     pub(super) fn latest(&self) -> Timestamp {
@@ -162,7 +169,7 @@ impl Shard {
             if sweep && mode != Mode::Look {
                 table.sweep_sometimes(now);
             }
-            table.get_mut(print).map(|state| decide_known(state, check, now, mode))
+            table.get_mut(print).map(|state| decide_known(state, check, now, mode, 0))
         })
     }
 
@@ -190,7 +197,7 @@ impl Shard {
             }
         }
         let status = with_table!(self, check.limit.algorithm(), |table| match table.get_mut(print) {
-            Some(state) => decide_known(state, check, now, mode),
+            Some(state) => decide_known(state, check, now, mode, 0),
             None => step_unknown(table, print, check, now, mode),
         });
         // By this key, a refund would not find what a shared state was charged, but later perhaps a state of its own.
@@ -203,15 +210,18 @@ impl Shard {
             let Some(state) = table.get_mut(print) else {
                 return 0;
             };
-            if !state.fits(check.limit, now) {
-                state.adopt(check.limit, now);
+            if !state.fits(check.limit, now, 0) {
+                state.adopt(check.limit, now, 0);
             }
             state.refund(check.limit, now, charged_at, check.cost.get())
         })
     }
 
     pub(super) fn encoded(&mut self, print: Print, algorithm: Algorithm) -> Option<EncodedState> {
-        with_table!(self, algorithm, |table| table.get(print).map(State::encode))
+        with_table!(self, algorithm, |table| match table.get(print.marked()) {
+            Some(state) => Some(state.encode().marked(&self.holds.encoded_head(print, algorithm))),
+            None => table.get(print).map(State::encode),
+        })
     }
 
     pub(super) fn reset(&mut self, print: Print, algorithm: Algorithm) -> bool {
@@ -254,14 +264,14 @@ impl Shard {
 }
 
 #[inline(always)]
-fn decide_known<S: State>(state: &mut S, check: &Check<'_>, now: u64, mode: Mode) -> Status {
-    if !state.fits(check.limit, now) {
+fn decide_known<S: State>(state: &mut S, check: &Check<'_>, now: u64, mode: Mode, owed: u64) -> Status {
+    if !state.fits(check.limit, now, owed) {
         if mode == Mode::Look {
             let mut adopted = state.clone();
-            adopted.adopt(check.limit, now);
+            adopted.adopt(check.limit, now, owed);
             return decide(&mut adopted, check, now, mode);
         }
-        state.adopt(check.limit, now);
+        state.adopt(check.limit, now, owed);
     }
     decide(state, check, now, mode)
 }

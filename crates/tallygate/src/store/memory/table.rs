@@ -64,12 +64,13 @@ impl<T: Expires> Table<T> {
         Some(found.remove().0.1)
     }
 
-    /// Removes expired entries from the next `buckets` buckets, and shrinks the table when most of it is unused.
+    /// Removes expired entries that are not marked from the next `buckets` buckets, and shrinks the table when most of it is unused.
     pub(super) fn sweep(&mut self, now: u64, buckets: usize) {
         let count = self.entries.num_buckets();
         for _ in 0..buckets.min(count) {
             self.cursor = if self.cursor + 1 < count { self.cursor + 1 } else { 0 };
             if let Ok(found) = self.entries.get_bucket_entry(self.cursor)
+                && !found.get().0.is_marked()
                 && found.get().1.expired(now)
             {
                 let ((print, _), _) = found.remove();

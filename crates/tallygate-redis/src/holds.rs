@@ -1,0 +1,204 @@
+//! How a hold ends: one run of `resolve.lua` for its states, or one for each if they are in several slots.
+
+use std::sync::Arc;
+
+use redis::Value;
+use tallygate::Algorithm;
+use tallygate::call::Effect;
+use tallygate::clock::Timestamp;
+use tallygate::decision::Status;
+use tallygate::hold::{Hold, HoldId, HoldPart, HoldState, Holds, Refused, Resolution, Resolve, Resolved};
+use tallygate::store::{StoreError, StoreErrorKind};
+use tokio::runtime::Handle;
+use tokio::sync::oneshot;
+use tokio::task::JoinSet;
+use tokio::time::timeout_at;
+
+use crate::connection::Deadline;
+use crate::split::insist;
+use crate::store::{Engine, RedisStore, naming};
+use crate::wire::{self, Reader, corrupt};
+
+/// The key of the record of a hold, next to its first state.
+pub(crate) fn record(state: &str, id: HoldId) -> String {
+    format!("{state}-{}", id.to_hex())
+}
+
+/// What is asked about states that have one record. Owned, so that it can outlive its caller.
+#[derive(Debug, Clone)]
+pub(crate) struct Ending {
+    id: HoldId,
+    attempt: u64,
+    /// The key of each state, and its kind.
+    states: Vec<(String, &'static str)>,
+    resolve: Resolve,
+    /// For each state the units used; `None` for all that is left.
+    used: Vec<Option<u64>>,
+}
+
+impl Ending {
+    pub(crate) fn new(id: HoldId, states: Vec<(String, &'static str)>, resolve: Resolve) -> Self {
+        let used = vec![Some(0); states.len()];
+        Self { id, attempt: 1, states, resolve, used }
+    }
+
+    fn verb(&self) -> &'static str {
+        match self.resolve {
+            Resolve::SettlePart(_) => "settle_part",
+            Resolve::Cancel => "cancel",
+            Resolve::Extend(_) => "extend",
+            _ => "settle",
+        }
+    }
+
+    fn args(&self) -> [Vec<u8>; 3] {
+        let ttl = match &self.resolve {
+            Resolve::Extend(ttl) => u64::try_from(ttl.as_micros()).unwrap_or(u64::MAX),
+            _ => 0,
+        };
+        let mut hold = self.id.as_bytes().to_vec();
+        hold.extend([self.attempt, ttl].into_iter().flat_map(wire::double));
+        let units = |used: &Option<u64>| used.map_or((-1.0_f64).to_le_bytes(), wire::double);
+        let mut used: Vec<u8> = self.used.iter().flat_map(units).collect();
+        used.push(if self.resolve.takes_same() { b'1' } else { b'0' });
+        [self.verb().as_bytes().to_vec(), hold, used]
+    }
+}
+
+impl Holds for RedisStore {
+    async fn resolve(&self, resolution: &Resolution<'_>) -> Result<Resolved, StoreError> {
+        let engine = Arc::clone(&self.engine);
+        let deadline = engine.client.default_deadline();
+        let deadline = resolution.deadline.map_or(deadline, |until| Deadline::until(until).earlier(deadline));
+        let places: Vec<(String, &'static str)> = resolution
+            .hold
+            .places()
+            .map(|(key, algorithm): (_, Algorithm)| (key.encode(&engine.prefix, algorithm.kind()), algorithm.kind()))
+            .collect();
+        if places.is_empty() {
+            return Ok(Resolved::of_nothing(&resolution.resolve, Timestamp::from_micros(0)));
+        }
+        let together = places.iter().all(|(key, _)| engine.client.same_slot(places[0].0.as_bytes(), key.as_bytes()));
+        let groups: Vec<Vec<usize>> = match together {
+            true => vec![(0..places.len()).collect()],
+            false => (0..places.len()).map(|place| vec![place]).collect(),
+        };
+        let used = resolution.used();
+        let ending = |group: &Vec<usize>| Ending {
+            id: resolution.hold.id(),
+            attempt: resolution.attempt,
+            states: group.iter().map(|&place| places[place].clone()).collect(),
+            resolve: resolution.resolve.clone(),
+            used: group.iter().map(|&place| used[place]).collect(),
+        };
+        let endings: Vec<Ending> = groups.iter().map(ending).collect();
+        // Once begun it is finished, even if the caller is gone.
+        let (sender, answer) = oneshot::channel();
+        tokio::spawn(async move {
+            let _ = sender.send(end_all(engine, endings).await);
+        });
+        match timeout_at(deadline.answer_by, answer).await {
+            Ok(Ok(answer)) => answer,
+            Ok(Err(_)) => Err(StoreError::ambiguous("the runtime is shutting down".to_owned())),
+            Err(_) => Err(StoreError::ambiguous("the deadline passed before the hold was resolved").late()),
+        }
+    }
+
+    fn cancel_soon(&self, hold: Hold) {
+        let store = self.clone();
+        // Without a runtime the hold expires at its deadline.
+        if let Ok(runtime) = Handle::try_current() {
+            runtime.spawn(async move { drop(store.resolve(&Resolution::new(&hold, Resolve::Cancel)).await) });
+        }
+    }
+}
+
+/// Ends a hold in each of its slots, at once.
+async fn end_all(engine: Arc<Engine>, endings: Vec<Ending>) -> Result<Resolved, StoreError> {
+    let mut runs = JoinSet::new();
+    let count = endings.len();
+    for (place, ending) in endings.into_iter().enumerate() {
+        let engine = Arc::clone(&engine);
+        runs.spawn(async move {
+            let once = || engine.end_hold(&ending, engine.client.default_deadline());
+            let mut ended = insist(once).await;
+            // It may have been done, and then doing it again changes nothing.
+            if ended.as_ref().is_err_and(StoreError::may_have_charged) {
+                ended = insist(once).await;
+            }
+            (place, ended)
+        });
+    }
+    let mut ended: Vec<Option<Resolved>> = vec![None; count];
+    let mut failure = None;
+    while let Some(run) = runs.join_next().await {
+        match run {
+            Ok((place, Ok(mut resolved))) => {
+                // Alone in its group, a part is the first of it.
+                if let Some(Refused::Overrun(at)) = &mut resolved.refused {
+                    *at += place;
+                }
+                if count > 1 && resolved.parts.is_empty() {
+                    resolved.parts.push(HoldPart::new(0, 0, 0, 0, 0, Status::of_capacity(0, 0, 0)));
+                }
+                ended[place] = Some(resolved);
+            }
+            Ok((_, Err(error))) => failure = Some(error),
+            Err(_) => failure = Some(StoreError::ambiguous("the runtime is shutting down".to_owned())),
+        }
+    }
+    match failure {
+        Some(error) => Err(error),
+        None => ended.into_iter().flatten().reduce(Resolved::with_rest).ok_or_else(|| corrupt("a hold of no state")),
+    }
+}
+
+impl Engine {
+    /// Asks about the states of one record.
+    pub(crate) async fn end_hold(&self, ending: &Ending, deadline: Deadline) -> Result<Resolved, StoreError> {
+        let states = || ending.states.iter().map(|(key, _)| key.clone());
+        let opens = states().map(|key| format!("{key}-open"));
+        let first = &ending.states[0].0;
+        let keys: Vec<String> = states().chain(opens).chain([record(first, ending.id)]).collect();
+        let args = self.with_time(ending.args());
+        let reply = self.client.run_of(1, Effect::GivesBack, &self.scripts.resolve, &keys, &args, deadline).await;
+        let read = reply.and_then(|reply| read_ending(&reply, ending.states.len()));
+        read.map_err(|error| match error.kind() {
+            StoreErrorKind::Corrupt => naming(error, &keys[..ending.states.len()]),
+            _ => error,
+        })
+    }
+}
+
+/// Decodes the reply of `resolve.lua`.
+fn read_ending(reply: &Value, count: usize) -> Result<Resolved, StoreError> {
+    let mut reader = Reader::new(reply)?;
+    let &[state, flag] = reader.take(2)? else { return Err(corrupt("the reply is too short")) };
+    let (deadline, now) = (Timestamp::from_micros(reader.number()?), Timestamp::from_micros(reader.number()?));
+    let state = match state {
+        b'o' => HoldState::Open,
+        b's' => HoldState::Settled,
+        b'c' => HoldState::Cancelled,
+        b'x' => HoldState::Expired,
+        b'u' => return Ok(Resolved::unknown(now)),
+        _ => return Err(corrupt("the reply has an invalid state")),
+    };
+    let mut parts = Vec::with_capacity(count);
+    for _ in 0..count {
+        let mut numbers = [0; 10];
+        for number in &mut numbers {
+            *number = reader.number()?;
+        }
+        let [capacity, reserved, left, settled, refunded, unpaid, remaining, reset_after, held, debt] = numbers;
+        let status = Status::of_capacity(capacity, remaining, reset_after).with_holds(held, debt);
+        parts.push(HoldPart::new(reserved, left, settled, refunded, unpaid, status));
+    }
+    reader.end()?;
+    let resolved = Resolved::done(state, deadline, now, parts);
+    Ok(match flag {
+        0 => resolved.unchanged(),
+        1 => resolved,
+        2 => resolved.refused(Refused::DifferentUnits),
+        place => resolved.refused(Refused::Overrun(usize::from(place) - 3)),
+    })
+}

@@ -15,19 +15,20 @@ local function take_head(text)
   return head
 end
 
--- Reads a state and its head, once for all calls of the script.
+-- Reads a state and its head, once for all calls of the script. What cannot be read is left to the twin, which says so.
 local function load(key, kind)
   if heads[key] ~= nil then return heads[key] end
   local head = false
   if kind == 'sl' then
-    local member = redis.call('ZRANGE', key, '-1', '-1')[1]
+    local member = redis.pcall('ZRANGE', key, '-1', '-1')[1]
     if member and #member == 41 then
       head = take_head(member)
       if head then head.member = member end
     end
   else
     local value = states[key]
-    if value == nil then value = redis.call('GET', key) end
+    if value == nil then value = redis.pcall('GET', key) end
+    if type(value) == 'table' then value = nil end
     if value and #value > 41 and byte(value) == 2 then
       head = take_head(sub(value, -40))
       if head then value = '\1' .. sub(value, 2, -41) end

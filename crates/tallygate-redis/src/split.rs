@@ -7,7 +7,7 @@ use std::time::Duration;
 use tallygate::call::{Effect, Settlement, Taking, Verb};
 use tallygate::clock::Timestamp;
 use tallygate::decision::Source;
-use tallygate::hold::{HoldId, Resolve, Resolved};
+use tallygate::hold::{Resolve, Resolved};
 use tallygate::policy::Mode;
 use tallygate::store::StoreErrorKind;
 use tallygate::{Decision, Status, StoreError};
@@ -130,7 +130,7 @@ impl Split {
             drop(Delivery::send(Err(error), caller));
             collect(&mut runs, &mut parts).await;
             collect(&mut quotas, &mut parts).await;
-            return finish(self.give_back(&charged(&parts))).await;
+            return finish(self.give_back(&parts, &charged(&parts))).await;
         }
         let decided: Vec<bool> =
             (0..parts.len()).map(|at| self.is_shadow(at) || status(&parts, at).is_some()).collect();
@@ -141,7 +141,7 @@ impl Split {
             *units -= self.kept(settlement, &parts, *place, granted);
             *units > 0
         });
-        let mut undo = self.give_back(&too_much);
+        let mut undo = self.give_back(&parts, &too_much);
         let shadow_verb = if settlement.allowed() { self.call.verb } else { Verb::Peek };
         let terms = Terms { verb: shadow_verb, denied: false, at_most: granted };
         // A deadline of their own: the outcome is known, and they are charged even if the answer does not wait for them.
@@ -176,7 +176,7 @@ impl Split {
             *units = units.saturating_sub(kept(*place));
             *units > 0
         });
-        finish(self.give_back(&in_vain)).await;
+        finish(self.give_back(&parts, &in_vain)).await;
     }
 
     fn is_shadow(&self, place: usize) -> bool {
@@ -252,16 +252,16 @@ impl Split {
     }
 
     /// Gives units back. What cannot be given back stays charged until it stops counting.
-    fn give_back(&self, charged: &[(usize, u64, Timestamp)]) -> Runs {
-        if let Some(reservation) = &self.call.reservation {
-            return self.cancel(reservation.id(), charged.iter().map(|(place, ..)| *place));
-        }
+    fn give_back(&self, parts: &[Option<Part>], charged: &[(usize, u64, Timestamp)]) -> Runs {
+        let held = |place: usize| self.call.reservation.is_some() && status(parts, place).is_some_and(Status::allowed);
+        let mut runs = self.cancel(charged.iter().map(|(place, ..)| *place).filter(|&place| held(place)));
+        // What does not fit was drained, and is not held.
+        let charged: Vec<_> = charged.iter().copied().filter(|(place, ..)| !held(*place)).collect();
         let mut asked = self.call.asked.clone();
-        for &(place, units, at) in charged {
+        for &(place, units, at) in &charged {
             (asked[place].cost, asked[place].charged_at) = (units, Some(at));
         }
         let places: Vec<usize> = charged.iter().map(|(place, ..)| *place).collect();
-        let mut runs = JoinSet::new();
         for group in self.engine.by_slot(&asked, &places) {
             let engine = Arc::clone(&self.engine);
             let asked = group.iter().map(|&place| asked[place].clone()).collect();
@@ -271,9 +271,10 @@ impl Split {
         runs
     }
 
-    /// Cancels the holds of a call that is denied. What cannot be cancelled is held until its deadline.
-    fn cancel(&self, id: HoldId, places: impl Iterator<Item = usize>) -> Runs {
+    /// Cancels what a call has reserved that is denied. What cannot be cancelled is held until its deadline.
+    fn cancel(&self, places: impl Iterator<Item = usize>) -> Runs {
         let mut runs = JoinSet::new();
+        let Some(id) = self.call.reservation.as_ref().map(|reservation| reservation.id()) else { return runs };
         for place in places {
             let (engine, asked) = (Arc::clone(&self.engine), &self.call.asked[place]);
             let (states, of_nothing) = (vec![(asked.key.clone(), asked.kind)], Status::untouched(&asked.limit));

@@ -87,15 +87,15 @@ async fn a_state_of_a_newer_version_is_reported_and_left_alone() {
             limiter.check(check).await.unwrap();
             match server.command(&["GET", &written]) {
                 Reply::Bulk(mut state) => {
-                    // Newer formats may have another length.
-                    state[0] += 1;
+                    // Newer formats may have another length. The second version is that of states of which units are held.
+                    state[0] += 2;
                     state.extend([1, 2, 3]);
                     server.command(&[b"SET".as_slice(), written.as_bytes(), &state, b"KEEPTTL"]).ok();
                 }
                 _ => {
                     let members = server.command(&["ZRANGE", &written, "0", "-1"]);
                     let Reply::Bulk(mut member) = members.items()[0].clone() else { panic!("{members:?}") };
-                    *member.last_mut().unwrap() += 1;
+                    *member.last_mut().unwrap() += 2;
                     let score = server.command(&["ZRANGE", &written, "0", "0", "WITHSCORES"]).items()[1].text();
                     server.command(&["ZREMRANGEBYRANK", &written, "0", "0"]).ok();
                     server.command(&[b"ZADD".as_slice(), written.as_bytes(), score.as_bytes(), &member]).ok();

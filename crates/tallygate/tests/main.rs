@@ -8,6 +8,7 @@ mod counters; // sums, refusals, expiry
 mod deny_cache; // repeated denials are those that the store would give
 mod evaluation; // from a call under policies to its verdict
 mod fuzz; // inputs that a fuzzer found
+mod holds; // units reserved now and settled later
 mod layouts; // the bytes of stored states
 mod model; // every answer is that of an independent model in exact fractions
 mod regressions; // bugs that were found

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use redis::aio::MultiplexedConnection;
+use tallygate::hold::{HoldTerms, Units};
 use tallygate::{Check, Key, Limit, Limiter};
 use tallygate_redis::RedisStore;
 
@@ -33,6 +34,7 @@ What each was asked:
 - INCR + EXPIRE: the fixed window of the Redis documentation, as a script so that no key can stay without a TTL.
 - Hash token bucket and ZSET log: as found in most articles and many libraries: HMGET, HSET, EXPIRE; ZREMRANGEBYSCORE, ZCARD,
   ZADD, EXPIRE. They are called through the `redis` crate's multiplexed connection. The log of the hot key has a window of 1 ms, which holds about as many entries as it gets calls in one.
+- tallygate, reserve: `Limiter::reserve` of one unit for 50 ms that nobody settles; reserve and settle: two calls, the unit comes back.
 - tallygate: `Limiter::check` over `RedisStore`, with remaining, retry and reset in the answer, on one connection.
 ";
 
@@ -80,7 +82,31 @@ pub async fn all(server: &Server, keys: usize) -> Result<Vec<Contender>> {
     ] {
         all.push(ours(&limiter, name, limit.parse()?));
     }
+    all.push(reserving(&limiter, "tallygate token_bucket, reserve", false));
+    all.push(reserving(&limiter, "tallygate token_bucket, reserve and settle", true));
     Ok(all)
+}
+
+/// Reserves a unit, and perhaps settles it. Otherwise the holds stay open: as many for each key as it gets calls.
+fn reserving(limiter: &Limiter<RedisStore>, name: &'static str, settles: bool) -> Contender {
+    let limiter = limiter.clone();
+    let decide = move |subject: u32| -> Answer {
+        let limiter = limiter.clone();
+        Box::pin(async move {
+            let subject = format!("user:{subject:011}");
+            let limit: Limit = "100/s burst 1000000000".parse()?;
+            let terms = HoldTerms::DEFAULT.with_most_open(HoldTerms::MOST_OPEN);
+            let check = Check::new(Key::new("bench", &subject)?, &limit).with_holds(Some(&terms));
+            let reserved = limiter.reserve(&[check], Duration::from_millis(if settles { 60_000 } else { 50 })).await?;
+            let Some(hold) = reserved.hold else { return Ok(false) };
+            if !settles {
+                hold.into_hold();
+                return Ok(true);
+            }
+            Ok(hold.settle(Units::Same(0)).await?.done)
+        })
+    };
+    Contender { name, decide: Arc::new(decide) }
 }
 
 /// Ours, through its library: the same server, one connection of its own.

@@ -9,6 +9,7 @@ mod counters; // counters answer as those in memory
 mod doctor; // what is found on real servers, healthy and not
 mod expiry; // keys live as long as their state counts
 mod fuzz; // inputs that a fuzzer found, and states that were replaced
+mod holds; // units reserved now and settled later, by processes that die
 mod instances; // how many processes share a store
 mod logs; // what is special about a sliding log
 mod refusals; // errors with their remedy: permissions, addresses, foreign keys

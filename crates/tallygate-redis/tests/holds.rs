@@ -1,0 +1,147 @@
+//! Holds on real servers: many processes, several slots, lost keys.
+
+mod mails;
+mod slots;
+
+use std::time::Duration;
+
+use tallygate::hold::{Hold, HoldState, HoldTerms, Units};
+use tallygate::limiter::HoldGuard;
+use tallygate::{Algorithm, Check, Key, Limit, Status};
+use tallygate_testkit::Server;
+use tallygate_testkit::random::Random;
+use tokio::task::JoinSet;
+
+use crate::support::{RedisLimiter, every_key_expires, flavours, limit, patient, units, yearly};
+
+async fn status(limiter: &RedisLimiter, check: Check<'_>) -> Status {
+    *limiter.peek(check).await.unwrap().binding()
+}
+
+async fn reserve(limiter: &RedisLimiter, checks: &[Check<'_>], ttl: Duration) -> Option<Hold> {
+    limiter.reserve(checks, ttl).await.unwrap().hold.map(HoldGuard::into_hold)
+}
+
+/// Requests and tokens together, streamed: neither is ever exceeded, and what is left is what was not used.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn requests_and_tokens_under_concurrent_streams_are_exact() {
+    for flavour in flavours() {
+        let server = Server::of(flavour).start();
+        let limiter = patient(&server.url()).await;
+        for &algorithm in Algorithm::ALL {
+            let (requests, tokens) = (yearly(algorithm, 40), yearly(algorithm, 5_000));
+            let mut streams = JoinSet::new();
+            for stream in 0..64 {
+                let (limiter, requests, tokens) = (limiter.clone(), requests.clone(), tokens.clone());
+                streams.spawn(async move {
+                    let mut random = Random::new(stream);
+                    let estimate = random.between(50, 300);
+                    let checks = [
+                        Check::new(Key::new("requests", "alice").unwrap(), &requests),
+                        Check::new(Key::new("tokens", "alice").unwrap(), &tokens).cost(units(estimate)),
+                    ];
+                    let hold = reserve(&limiter, &checks, Duration::from_secs(60)).await?;
+                    let each = |units| Units::Each(vec![("tokens".to_owned(), units)]);
+                    let mut used = 0;
+                    for _ in 0..random.between(0, 4) {
+                        let part = random.between(0, estimate / 5);
+                        let open = limiter.settle_partial(&hold, each(part)).await.unwrap();
+                        used += part;
+                        assert_eq!((open.state, open.parts[1].held), (HoldState::Open, estimate - used));
+                        let seen = open.parts[1].status;
+                        assert!(seen.held() + seen.remaining() <= 5_000 && seen.debt() == 0, "{seen:?}");
+                    }
+                    let last = random.between(0, estimate - used);
+                    let settled = limiter.settle(&hold, each(last)).await.unwrap();
+                    assert_eq!(settled.parts[1].settled, used + last);
+                    Some(used + last)
+                });
+            }
+            let used: Vec<u64> = streams.join_all().await.into_iter().flatten().collect();
+            let check = |policy, limit| Check::new(Key::new(policy, "alice").unwrap(), limit);
+            let (one, two) = (
+                status(&limiter, check("requests", &requests)).await,
+                status(&limiter, check("tokens", &tokens)).await,
+            );
+            assert!(!used.is_empty() && used.len() <= 40, "{algorithm}");
+            assert_eq!(one.remaining(), 40 - used.len() as u64, "{algorithm}");
+            assert_eq!(
+                (two.remaining(), two.held(), two.debt()),
+                (5_000 - used.iter().sum::<u64>(), 0, 0),
+                "{algorithm}"
+            );
+            for (policy, limit) in [("requests", &requests), ("tokens", &tokens)] {
+                limiter.reset(check(policy, limit)).await.unwrap();
+            }
+        }
+        assert!(every_key_expires(&server) > 0);
+    }
+}
+
+/// A record that was evicted leaves its units charged; a state that was evicted leaves nothing to give back.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn lost_keys_give_nothing_back_twice() {
+    let server = Server::redis().start();
+    let limiter = patient(&server.url()).await;
+    for &algorithm in Algorithm::ALL {
+        let limit = yearly(algorithm, 10);
+        let check = Check::new(Key::new("p", "s").unwrap(), &limit);
+        let state = check.key.encode("tallygate", algorithm.kind());
+        for (lost, done, left) in [("record", false, 2), ("open", true, 2), ("state", true, 10)] {
+            let hold = reserve(&limiter, &[check.cost(units(8))], Duration::from_secs(60)).await.unwrap();
+            let key = match lost {
+                "record" => format!("{state}-{}", hold.id().to_hex()),
+                "open" => format!("{state}-open"),
+                _ => state.clone(),
+            };
+            assert_eq!(server.command(&["DEL", &key]).int(), 1, "{key}");
+            let settled = limiter.settle(&hold, Units::Same(1)).await.unwrap();
+            assert_eq!(settled.done, done, "{algorithm}, {lost}: {settled:?}");
+            assert_eq!(status(&limiter, check).await.remaining(), left, "{algorithm}, {lost}");
+            let again = limiter.settle(&hold, Units::Same(1)).await.unwrap();
+            assert!(!again.done, "{algorithm}, {lost}");
+            assert_eq!(status(&limiter, check).await.remaining(), left, "{algorithm}, {lost}");
+            limiter.reset(check).await.unwrap();
+        }
+    }
+    assert!(every_key_expires(&server) > 0);
+}
+
+/// The guard has no runtime of its own: the store finishes what it began.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_dropped_guard_cancels_its_hold() {
+    let server = Server::redis().start();
+    let limiter = patient(&server.url()).await;
+    let mails = limiter.limit("mails", "10/h").unwrap();
+    let reserved = mails.reserve("alice", 8, Duration::from_secs(60)).await.unwrap();
+    assert_eq!(mails.peek("alice").await.unwrap().binding().held(), 8);
+    drop(reserved);
+    while mails.peek("alice").await.unwrap().binding().remaining() < 10 {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    assert_eq!(mails.peek("alice").await.unwrap().binding().held(), 0);
+}
+
+/// Plain checks of limits that nobody reserves from are one run of the small script, and one more only while units are held.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_limit_without_holds_pays_nothing() {
+    let server = Server::redis().start();
+    let limiter = patient(&server.url()).await;
+    let (limit, terms) = (limit("1000/h"), HoldTerms::DEFAULT);
+    let check = Check::new(Key::new("p", "s").unwrap(), &limit);
+    let runs = || crate::support::calls_of(&server, "evalsha");
+    limiter.check(check).await.unwrap();
+    let mut before = runs();
+    let mut cost = async |check| {
+        limiter.check(check).await.unwrap();
+        let now = runs();
+        std::mem::replace(&mut before, now).abs_diff(now)
+    };
+    assert_eq!(cost(check).await, 1);
+    let hold = reserve(&limiter, &[check], Duration::from_secs(60)).await.unwrap();
+    let _ = cost(check.with_holds(Some(&terms))).await;
+    assert_eq!([cost(check).await, cost(check.with_holds(Some(&terms))).await], [2, 1]);
+    limiter.settle(&hold, Units::AsReserved).await.unwrap();
+    let _ = cost(check.with_holds(Some(&terms))).await;
+    assert_eq!(cost(check).await, 1);
+}

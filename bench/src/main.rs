@@ -15,7 +15,8 @@ const USAGE: &str = "usage: bench embedded|middleware|redis|hot-key [--quick] [-
   embedded   decisions in this process: ns per decision, two threads, bytes per key
   middleware requests through a router with a limit before it: ns more than without
   redis      decisions by a redis-server of our own: decisions per second and server CPU per decision
-  hot-key    256 callers of one key in Redis: with shared runs, without, and raw INCR; exactly the limit is admitted
+  hot-key    256 callers of one key in two processes: with allotments, shared runs, neither, and raw INCR; exactly the
+             limit is admitted
   --quick    fewer rounds, less to fill: an impression, not a figure
   --rounds   how often every contender takes its turn";
 
@@ -32,6 +33,8 @@ fn main() -> Result<()> {
         Some("middleware") => middleware::run(&effort(&args[1..])?),
         Some("redis") => redis::run(&effort(&args[1..])?),
         Some("hot-key") => redis::hot_key::run(&effort(&args[1..])?),
+        // The callers of a process of their own, started by `hot-key`.
+        Some(redis::hot_key::VERB) => redis::hot_key::call_here(&args[1..]),
         // A fresh process for each contender, started by `embedded`.
         Some(memory::VERB) => memory::measure_here(&args[1..]),
         _ => bail!("{USAGE}"),

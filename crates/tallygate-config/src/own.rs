@@ -1,9 +1,10 @@
 //! Our own format: `policies`, each with what it matches, what it counts by, and its limit.
 
+mod hot_keys;
+
 use std::collections::{HashMap, HashSet};
 use std::fmt::Display;
 use std::str::FromStr;
-use std::time::Duration;
 
 use tallygate::limit::LimitError;
 use tallygate::policy::{Descriptor, Mode, OnError, Pattern, Policy, Rule, Share, ShareError, Want};
@@ -14,6 +15,7 @@ use crate::config::{Draft, Matching, fill_in};
 use crate::fields::{Fields, Names, suggestion};
 use crate::finding::{Place, Report};
 use crate::node::{Kind, Node};
+use hot_keys::{allotment, cache_denials};
 
 pub(crate) const TOP: Names = &["store", "policies"];
 pub(crate) const POLICY: Names = &[
@@ -26,6 +28,7 @@ pub(crate) const POLICY: Names = &[
     "mode",
     "on_error",
     "cache_denials",
+    "allotment",
     "excess",
     "near",
     "overrides",
@@ -169,7 +172,7 @@ fn add(node: &Node, seen: &mut HashMap<String, String>, draft: &mut Draft<'_>) {
     let mut policy = policy.expect("neither name is empty");
     let (on_error, share) = on_error.unwrap_or_default();
     policy = policy.with_mode(mode.unwrap_or_default()).with_on_error(on_error).with_share(share);
-    policy = policy.with_cache_denials(cache);
+    policy = policy.with_cache_denials(cache).with_allotment(allotment(fields).unwrap_or_default());
     policy = policy.with_excess(excess.unwrap_or_default());
     if let Some(near) = near {
         policy = policy.with_near(near);
@@ -233,38 +236,6 @@ fn on_error(fields: Fields<'_>) -> Option<(OnError, Option<Share>)> {
         None => None,
     };
     Some((on_error, share))
-}
-
-/// The longest time that a denial may be repeated.
-const LONGEST_CACHE: Duration = Duration::from_secs(60);
-
-/// `true` for a second, `false`, or a time.
-fn cache_denials(fields: Fields<'_>) -> Option<Duration> {
-    let (text, at) = fields.text("cache_denials")?;
-    let split = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
-    let (digits, unit) = text.split_at(split);
-    let unit = match unit.trim() {
-        "ms" => Some(1),
-        "s" => Some(1000),
-        "min" => Some(60_000),
-        _ => None,
-    };
-    let span = unit.and_then(|unit| digits.parse::<u64>().ok()?.checked_mul(unit)).map(Duration::from_millis);
-    match (text, span) {
-        ("true" | "yes" | "on", _) => Some(Duration::from_secs(1)),
-        ("false" | "no" | "off", _) => Some(Duration::ZERO),
-        (_, Some(span)) if span <= LONGEST_CACHE => Some(span),
-        (_, Some(_)) => {
-            let message = "`cache_denials` is at most 60s: until then a refund by another instance is not seen";
-            fields.findings.error(at, message);
-            None
-        }
-        _ => {
-            let message = format!("`cache_denials` must be `true`, `false` or a time, not `{text}`");
-            fields.findings.error(at, message).help("for example `cache_denials: 500ms`; `true` is `1s`");
-            None
-        }
-    }
 }
 
 /// A field that is one of a closed set of words.

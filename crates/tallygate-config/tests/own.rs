@@ -176,6 +176,20 @@ fn a_share_and_a_deny_cache_are_read_as_they_are_written() {
     }
 }
 
+#[test]
+fn an_allotment_is_on_or_off() {
+    let read = |field: &str| {
+        let text = format!("policies: [{{name: p, partition: [u], limit: 9/h{field}}}]");
+        let config = Config::from_texts(&[("f.yaml", &text)]).map_err(|findings| findings.to_string())?;
+        Ok::<_, String>(config.policies.policies().next().unwrap().allotment())
+    };
+    for (field, on) in [("", false), (", allotment: true", true), (", allotment: on", true), (", allotment: no", false)]
+    {
+        assert_eq!(read(field), Ok(on), "{field}");
+    }
+    assert!(read(", allotment: 100").unwrap_err().contains("`allotment` must be `true` or `false`, not `100`"));
+}
+
 /// Such a file was accepted without a word, and 33 patterns in one header were an error that Envoy lets pass.
 #[test]
 fn more_policies_than_a_call_can_have_checks_are_warned_of() {

@@ -91,6 +91,7 @@ fn the_schema_and_the_reader_refuse_the_same() {
         ("limit: 1/s", "limit: 1/s, on_error: [deny]"),
         ("limit: 1/s", "limit: 1/s, cache_denials: [1s]"),
         ("limit: 1/s", "limit: 1/s, cache_denials: 5"),
+        ("limit: 1/s", "limit: 1/s, allotment: 5"),
         ("near: 5", "near: 0"),
         ("near: 5", "near: high"),
         ("policies: ", "polices: "),

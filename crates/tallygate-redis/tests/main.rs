@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on must stop")]
 #![allow(clippy::disallowed_methods, reason = "real servers, in real time")]
 
+mod allotments; // units taken in advance, on the clocks of real servers
 mod cancellation; // dropped calls leave nothing half done
 mod concurrency; // many processes on one limit get exactly the limit
 mod conformance; // the properties that every store has

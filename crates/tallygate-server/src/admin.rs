@@ -91,6 +91,7 @@ fn describe(policy: &Policy, description: &Description) -> Value {
         "on_error": policy.on_error().name(),
         "share": policy.share().map(|share| share.to_string()),
         "cache_denials_ms": policy.cache_denials().map(|span| u64::try_from(span.as_millis()).unwrap_or(u64::MAX)),
+        "allotment": policy.allotment(),
         "excess": policy.excess().name(),
         "near": policy.near(),
     })

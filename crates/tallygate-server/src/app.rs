@@ -8,7 +8,7 @@ use http::{HeaderMap, HeaderValue};
 use tallygate::CheckError;
 use tallygate::call::Call;
 use tallygate::policy::{Evaluation, Instances, PolicySet, Stores, Verdict};
-use tallygate::store::DenyCache;
+use tallygate::store::{Allotments, DenyCache};
 use tallygate_http::{Dialect, SOURCE_HEADER, Trust, verdict_headers, verdict_source};
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -53,8 +53,8 @@ impl ReportedHeaders {
 pub(crate) struct App {
     /// The policies in force, replaced as a whole.
     pub(crate) policies: ArcSwap<Loaded>,
-    /// A policy says whether its denials are cached; by default they are not.
-    pub(crate) stores: Stores<DenyCache<ServedStore>>,
+    /// A policy says whether units of its keys are taken in advance, and whether its denials are cached; by default neither.
+    pub(crate) stores: Stores<Allotments<DenyCache<ServedStore>>>,
     pub(crate) calls: CallCounters,
     pub(crate) reloads: ReloadCounters,
     pub(crate) headers: ReportedHeaders,
@@ -72,7 +72,7 @@ impl App {
     pub(crate) fn new(store: ServedStore, policies: PolicySet, settings: &Settings) -> Arc<Self> {
         Arc::new(Self {
             policies: ArcSwap::from_pointee(Loaded::new(policies, None)),
-            stores: Stores::new(DenyCache::new(store).at_most(Duration::ZERO))
+            stores: Stores::new(Allotments::new(DenyCache::new(store).at_most(Duration::ZERO)))
                 .with_instances(Instances::new(settings.instances)),
             calls: CallCounters::default(),
             reloads: ReloadCounters::default(),
@@ -86,7 +86,7 @@ impl App {
     }
 
     pub(crate) fn store(&self) -> &ServedStore {
-        self.stores.shared().store()
+        self.stores.shared().store().store()
     }
 
     /// Answers a question, and notifies every observer. `deadline` is the caller's, if known.

@@ -121,7 +121,7 @@ fn all_policies(set: &PolicySet) -> impl Iterator<Item = &Arc<Policy>> {
 pub(crate) struct Changes {
     pub(crate) added: Option<String>,
     pub(crate) removed: Option<String>,
-    /// Another limit, mode, `on_error`, `cache_denials`, `excess`, `near` or metadata.
+    /// Another limit, mode, `on_error`, `cache_denials`, `allotment`, `excess`, `near` or metadata.
     pub(crate) changed: Option<String>,
     /// Domains with the same policies, but another `match`, `partition` or `overrides`.
     pub(crate) rematched: Option<String>,
@@ -191,6 +191,9 @@ fn is_usual(policy: &Policy, outcome: RulingOutcome, source: Source) -> bool {
         (Source::OnErrorDeny, OnError::Deny) => policy.limit().is_some() && !outcome.allows(),
         (Source::OnErrorLocal, OnError::Local) => policy.limit().is_some(),
         (Source::Shed, OnError::Allow | OnError::Deny) => policy.limit().is_some() && !outcome.allows(),
+        (Source::Allotment, _) => {
+            policy.allotment() && policy.limit().is_some() && outcome.allows() && !outcome.is_shadow()
+        }
         (Source::DenyCache, _) => policy.cache_denials().is_some_and(|span| !span.is_zero()) && !outcome.allows(),
         _ => false,
     };

@@ -174,8 +174,24 @@ impl Sources {
         page.number(
             "tallygate_deny_cache_entries",
             "Denials that are kept for policies with `cache_denials`, those that have ended included.",
-            u64::try_from(self.app.stores.shared().len()).unwrap_or(u64::MAX),
+            u64::try_from(self.app.stores.shared().store().len()).unwrap_or(u64::MAX),
         );
+        let allotments = self.app.stores.shared();
+        page.number(
+            "tallygate_allotment_keys",
+            "Hot keys of policies with `allotment`: units of them are taken in advance.",
+            u64::try_from(allotments.len()).unwrap_or(u64::MAX),
+        );
+        page.number(
+            "tallygate_allotment_units",
+            "Units that were taken in advance and are not yet spent: what other instances could have had.",
+            allotments.units(),
+        );
+        page.counter(
+            "tallygate_allotment_dropped_units_total",
+            "Units that were taken in advance, and neither spent nor given back.",
+        );
+        page.sample(&[], allotments.dropped());
         if !store.audits() {
             return;
         }

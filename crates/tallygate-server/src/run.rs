@@ -3,10 +3,12 @@
 use std::future::Future;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tallygate_config::{Config, Findings};
 use tallygate_redis::ConnectError;
 use tokio::task::JoinSet;
+use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use crate::accept::{ListenSettings, ListenStats, Listener, Tls, TlsError};
@@ -72,6 +74,11 @@ pub enum RunError {
 /// In bytes: four descriptors with the longest header that Envoy accepts, 60 KiB. What is larger is OVER_LIMIT.
 const LARGEST_MESSAGE: usize = 256 * 1024;
 
+/// Half as long as units may be held.
+const GIVE_BACK_EVERY: Duration = Duration::from_millis(500);
+/// For giving back all of them at the end.
+const GOODBYE: Duration = Duration::from_secs(1);
+
 /// Serves until `shutdown` is ready. Then `/readyz` fails, open requests finish, and it ends.
 pub async fn run(
     mut settings: Settings,
@@ -91,6 +98,7 @@ pub async fn run(
     log_warnings(&config);
     let tls = settings.tls.clone().map(Tls::load).transpose()?;
     let app = App::new(ServedStore::start(settings.store.clone())?, config.policies, &settings);
+    let giving_back = tokio::spawn(give_back(Arc::clone(&app)));
     let counting = instances::start(&settings.store, app.stores.instances().clone());
     let on_event = Arc::clone(&settings.on_event);
     let (path, texts) = (settings.policies.clone(), texts.unwrap_or_default());
@@ -149,6 +157,17 @@ pub async fn run(
         tracing::info!("stopped; all requests were finished");
     }
     watch.abort();
+    giving_back.abort();
+    // What cannot be given back stays charged until it stops counting.
+    let _ = timeout(GOODBYE, app.stores.shared().give_back_all()).await;
     counting.end().await;
     Ok(())
+}
+
+/// Gives units back that were taken in advance, and that nobody has asked for.
+async fn give_back(app: Arc<App>) {
+    loop {
+        tokio::time::sleep(GIVE_BACK_EVERY).await;
+        app.stores.shared().give_back().await;
+    }
 }

@@ -41,6 +41,7 @@ mod proxies {
 /// The whole server, in this process.
 mod serve {
     mod admin; // what operators see
+    mod allotments; // units taken in advance by two servers
     mod forward_auth; // questions of proxies
     mod http; // the JSON API
     mod invalid_requests; // requests that are refused

@@ -25,6 +25,7 @@ pub struct Rule {
     condition: Option<Condition>,
     mode: Mode,
     on_error: OnError,
+    allotment: bool,
 }
 
 impl Rule {
@@ -46,6 +47,7 @@ impl Rule {
             condition: None,
             mode: Mode::default(),
             on_error: OnError::default(),
+            allotment: false,
         })
     }
 
@@ -95,6 +97,14 @@ impl Rule {
         self
     }
 
+    /// Whether units of hot keys may be taken in advance and spent without the store, if that is
+    /// [`Allotments`](tallygate::store::Allotments) around another. Defaults to false.
+    #[must_use]
+    pub fn allotment(mut self, allotment: bool) -> Self {
+        self.allotment = allotment;
+        self
+    }
+
     /// Whether a closure needs the parts of the request.
     pub(crate) fn needs_parts(&self) -> bool {
         self.condition.is_some() || self.chosen.is_some() || self.caller.needs_parts()
@@ -121,7 +131,7 @@ impl Rule {
 
     pub(crate) fn policy(&self, domain: &str, name: String) -> Policy {
         let policy = Policy::new(name, domain, &self.limit).expect("both have a name");
-        policy.with_mode(self.mode).with_on_error(self.on_error)
+        policy.with_mode(self.mode).with_on_error(self.on_error).with_allotment(self.allotment)
     }
 }
 

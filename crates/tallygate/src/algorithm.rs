@@ -81,6 +81,13 @@ pub(crate) mod token_bucket;
 
 algorithms!(define);
 
+impl Algorithm {
+    /// Whether it counts in windows that end: what was used in one does not count in the next.
+    pub(crate) fn ends_windows(self) -> bool {
+        matches!(self, Self::FixedWindow | Self::FixedWindowFromFirstCall)
+    }
+}
+
 impl Default for Algorithm {
     fn default() -> Self {
         Self::TokenBucket

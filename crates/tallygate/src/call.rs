@@ -262,6 +262,12 @@ impl<'c> Call<'c> {
         Self { partial: true, ..self }
     }
 
+    /// The same call about some of its checks only.
+    pub(crate) fn about<'d>(&self, checks: &'d [Check<'d>]) -> Call<'d> {
+        let (partial, at_most, deadline) = (self.partial, self.at_most, self.deadline);
+        Call { denied: self.denied, partial, at_most, deadline, ..Call::plain(self.verb, checks) }
+    }
+
     /// The same call with a deadline. A call that is not answered by then is abandoned, and may have been charged.
     #[must_use]
     pub fn by(self, deadline: Option<Instant>) -> Self {

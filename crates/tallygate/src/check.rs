@@ -25,6 +25,7 @@ pub struct Check<'a> {
     holds: Option<&'a HoldTerms>,
     mode: Mode,
     fails_closed: bool,
+    allotment: bool,
     /// In milliseconds; [`AS_THE_CACHE_SAYS`] leaves it to the cache.
     cache_denials: u32,
     /// Flags of uncommon checks, in one byte, so that the common check is recognised by one comparison.
@@ -45,8 +46,19 @@ impl<'a> Check<'a> {
     pub fn new(key: Key<'a>, limit: &'a Limit) -> Self {
         let (charged_at, mode) = (None, Mode::Enforce);
         let cache_denials = AS_THE_CACHE_SAYS;
-        let holds = None;
-        Self { key, limit, cost: Cost::ONE, charged_at, holds, mode, fails_closed: false, cache_denials, unusual: 0 }
+        let (holds, fails_closed, allotment) = (None, false, false);
+        Self {
+            key,
+            limit,
+            cost: Cost::ONE,
+            charged_at,
+            holds,
+            mode,
+            fails_closed,
+            allotment,
+            cache_denials,
+            unusual: 0,
+        }
     }
 
     /// Sets the cost.
@@ -124,6 +136,19 @@ impl<'a> Check<'a> {
     pub fn cache_denials(&self) -> Option<Duration> {
         let known = self.cache_denials != AS_THE_CACHE_SAYS;
         known.then(|| Duration::from_millis(u64::from(self.cache_denials)))
+    }
+
+    /// Sets whether [`Allotments`](crate::store::Allotments) may answer, if the key is hot. Defaults to false.
+    #[inline]
+    #[must_use]
+    pub fn with_allotment(self, allotment: bool) -> Self {
+        Self { allotment, ..self }
+    }
+
+    /// Whether units may be taken in advance for the key.
+    #[inline]
+    pub fn allotment(&self) -> bool {
+        self.allotment
     }
 
     /// The same question under another limit.

@@ -7,7 +7,7 @@ use std::cmp::Ordering;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::call::Call;
+use crate::call::{Call, Verb};
 use crate::check::{Check, Cost, Receipt};
 use crate::clock::Timestamp;
 use crate::limit::Limit;
@@ -155,6 +155,19 @@ impl Status {
         Self { held: self.held | ALLOWED, retry_after: 0, ..self }.with_units(given)
     }
 
+    /// The same status where `more` units are left. It is allowed if it was, or if it now `fits`.
+    #[must_use]
+    pub(crate) fn with_more_left(self, more: u64, fits: bool) -> Self {
+        let allowed = self.allowed() || fits;
+        let (held, retry_after) = if allowed { (self.held | ALLOWED, 0) } else { (self.held, self.retry_after) };
+        // What is owed is not paid by what was taken in advance.
+        let remaining = match self.debt() {
+            0 => units(self.remaining() + more).min(self.limit),
+            _ => self.remaining,
+        };
+        Self { held, remaining, retry_after, ..self }
+    }
+
     /// The same numbers, with another wait until the check would fit, in microseconds.
     #[must_use]
     pub(crate) fn with_retry_after(self, retry_after: u64) -> Self {
@@ -230,6 +243,8 @@ words! {
         Shed = "shed",
         /// A recent denial was repeated without the store.
         DenyCache = "deny_cache",
+        /// Units were spent that had been taken from the store in advance. `decided_at` is when the store was charged.
+        Allotment = "allotment",
         /// The cost is above the capacity of the limit: waiting does not help.
         TooCostly = "too_costly",
         /// More limits apply than one call may have. The call is denied, and nothing was charged.
@@ -333,6 +348,15 @@ impl Decision {
         let granted = call.takes_at_most().map(|most| if allowed { granted.unwrap_or(most.get()) } else { 0 });
         let decision = Self::new(allowed, statuses, Source::ZeroLimit, decided_at).with_granted(granted);
         Self { split, ..decision }.with_failures(failures)
+    }
+
+    /// The same answer with other statuses. A call that looks is judged again by them.
+    pub(crate) fn with_statuses(self, call: &Call<'_>, statuses: Vec<Status>) -> Self {
+        let looks = call.verb() == Verb::Peek;
+        let allowed = if looks { call.settle(|place| statuses[place].allowed()).allowed() } else { self.allowed };
+        let failure = |place: usize| Some((place, self.failure(place)?.clone()));
+        let failures = (0..statuses.len()).filter_map(failure).collect();
+        Self { answers: Answers::Many(Arc::new((statuses, failures))), allowed, ..self }
     }
 
     /// Sets the errors of checks that the store could not answer for.

@@ -53,6 +53,7 @@ pub struct Policy {
     share: Option<Share>,
     cache_denials: Option<Duration>,
     holds: Option<HoldTerms>,
+    allotment: bool,
     excess: Excess,
     near: u8,
     metadata: Option<String>,
@@ -114,6 +115,7 @@ impl Policy {
             share: None,
             cache_denials: None,
             holds: None,
+            allotment: false,
             excess,
             near: NEAR,
             metadata: None,
@@ -157,6 +159,14 @@ impl Policy {
     #[must_use]
     pub fn with_holds(mut self, terms: Option<HoldTerms>) -> Self {
         self.holds = terms;
+        self
+    }
+
+    /// Sets whether units may be taken in advance and spent without the store while a key is hot, where
+    /// [`Allotments`](crate::store::Allotments) is used. Defaults to false.
+    #[must_use]
+    pub fn with_allotment(mut self, allotment: bool) -> Self {
+        self.allotment = allotment;
         self
     }
 
@@ -241,6 +251,11 @@ impl Policy {
     /// What it grants to holds, if that was said.
     pub fn holds(&self) -> Option<&HoldTerms> {
         self.holds.as_ref()
+    }
+
+    /// Whether units may be taken in advance and spent without the store.
+    pub fn allotment(&self) -> bool {
+        self.allotment
     }
 
     /// What happens to a cost that exceeds what is left.
@@ -353,6 +368,7 @@ mod tests {
         let plain = Policy::new("p", "d", "1/s").unwrap();
         assert_eq!((plain.near(), plain.share(), plain.cache_denials()), (80, None, None));
         assert_eq!((plain.reported_name(), plain.metadata()), ("p", None));
+        assert!(!plain.allotment() && plain.clone().with_allotment(true).allotment());
         assert_eq!([0, 79, 100, 101].map(|near| plain.clone().with_near(near).near()), [0, 79, 100, 100]);
         let (share, second) = (Share::percent(25), Some(Duration::from_secs(1)));
         let told = plain.with_share(share).with_cache_denials(second).with_metadata(Some("{}".to_owned()));

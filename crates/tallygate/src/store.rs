@@ -1,5 +1,6 @@
 //! The interface between the limiter and the engine that keeps the states.
 
+mod allotments;
 mod deny_cache;
 mod error;
 mod memory;
@@ -9,6 +10,7 @@ use std::sync::Arc;
 
 use crate::call::Call;
 use crate::decision::Decision;
+pub use allotments::Allotments;
 pub use deny_cache::DenyCache;
 pub use error::{StoreError, StoreErrorKind};
 pub use memory::{MemoryStore, MemoryStoreBuilder, Overflow};

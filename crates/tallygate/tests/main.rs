@@ -1,6 +1,7 @@
 //! The memory store and policies, as a program uses them.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on must stop")]
 
+mod allotments; // units taken in advance stay within the published bounds
 mod cancellation; // dropped calls are made completely or not at all
 mod capacity; // never more keys than allowed, and no limit reset to make room
 mod conformance; // the properties that every store has

@@ -200,7 +200,8 @@ const fn tests(filters: &'static [&'static str], about: fn(&str) -> bool) -> Sta
 }
 
 /// The quickest first.
-const OF_CORE: [Stage; 6] = [
+const OF_CORE: [Stage; 7] = [
+    tests(&["allotments::"], |file| file.contains("allotments")),
     tests(&["deny_cache::"], |file| file.contains("deny_cache")),
     tests(&["evaluation::"], |file| file.contains("/policy")),
     tests(&["model::"], |file| !file.contains("/policy")),

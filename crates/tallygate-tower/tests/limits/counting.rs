@@ -9,7 +9,9 @@ use http::{Request, Response};
 use http_body_util::Full;
 use tallygate::MemoryStore;
 use tallygate::clock::{ManualClock, Timestamp};
+use tallygate::decision::Source;
 use tallygate::policy::{Descriptor, Domain, Mode, Policy, PolicySet, Ruling};
+use tallygate::store::Allotments;
 use tallygate_redis::RedisStore;
 use tallygate_testkit::{FaultyStore, Server};
 use tallygate_tower::{OnError, RateLimit, Rule};
@@ -120,6 +122,22 @@ async fn an_overloaded_process_sheds_whatever_on_error_says() {
     }
     let (shed, share) = ([(503, "shed", true); 2], [(200, "on_error_local", false), (429, "on_error_local", true)]);
     assert_eq!(seen, [shed, shed, share]);
+}
+
+#[tokio::test]
+async fn units_taken_in_advance_admit_exactly_the_limit() {
+    let redis = Server::redis().start();
+    let store = RedisStore::builder(&redis.url()).deadline(std::time::Duration::from_secs(5)).connect().await.unwrap();
+    let rule = Rule::new("r", "300/h fixed_window_from_first_call").unwrap().allotment(true);
+    let layer = RateLimit::new().rule(rule).store(Allotments::new(store)).share_verdict();
+    let (mut admitted, mut local) = (0, 0);
+    for _ in 0..400 {
+        let answer = send(&layer, from("192.0.2.1", "/")).await;
+        admitted += u64::from(answer.status == 200);
+        local += u64::from(answer.verdict.unwrap().rulings()[0].source() == Source::Allotment);
+    }
+    assert_eq!(admitted, 300);
+    assert!(local > 0);
 }
 
 /// Each of several layers on one store had a share of its own while that was unreachable.

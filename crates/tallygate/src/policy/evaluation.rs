@@ -328,12 +328,13 @@ impl Verdict {
     }
 
     /// Records the answer to a step. The local store `follows` a store that had to be waited for; one that answers at once
-    /// is in this process, and does not fail.
+    /// is in this process, and does not fail, unless it spends what it took from another store.
     #[inline]
     fn record(&mut self, step: &Step, answer: Result<Decision, StoreError>, local: &Local, follows: bool) {
         match answer {
             Ok(decision) => {
                 let decided_at = decision.decided_at();
+                let follows = follows || decision.source() == Source::Allotment;
                 self.decided_at = self.decided_at.max(decided_at);
                 self.split |= decision.split();
                 self.grant(&decision);

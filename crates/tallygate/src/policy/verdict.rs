@@ -283,7 +283,8 @@ impl Ruling {
         let key = Key::new(self.policy.key_name(), &self.subject).expect("a policy and a subject make a key");
         let check = Check::new(key, self.limit()?);
         let check = check.cost(self.action.cost).with_charged_at(self.action.charged_at);
-        Some(check.with_cache_denials(self.policy.cache_denials()).with_holds(self.policy.holds()))
+        let check = check.with_cache_denials(self.policy.cache_denials()).with_holds(self.policy.holds());
+        Some(check.with_allotment(self.policy.allotment()))
     }
 
     /// Whether both are about the same state.

@@ -23,7 +23,7 @@ fn assert_holds(ran: &Ran) {
     let report = json(ran);
     assert_eq!(report["holds"], true);
     let scenes = report["scenes"].as_array().expect("a list");
-    assert_eq!(scenes.len(), 7);
+    assert_eq!(scenes.len(), 8);
     for scene in scenes {
         let number = |name: &str| scene[name].as_u64().unwrap_or_else(|| panic!("{name}: {scene}"));
         assert!(number("admitted") > 0 && number("admitted") < number("decisions"), "{scene}");

@@ -18,6 +18,25 @@ fn warned(text: &str) -> Vec<String> {
 }
 
 #[test]
+fn what_a_calendar_lacks_is_told() {
+    let with = |limit: &str| refused(&format!("policies:\n  - {{name: a, limit: {limit}}}\n"));
+    for (limit, told) in [
+        ("5/month", "name a time zone, for example `1000/month in UTC`"),
+        ("5/month in Mars/Olympus", "unknown time zone `Mars/Olympus`: use a name of the IANA database"),
+        ("5/month in UTC from day 32", "no month has a day 32: use 1 to 31"),
+        ("5/year in UTC from february 30", "february has no day 30: use 1 to 29"),
+        ("5/fortnight in UTC", "expected a unit"),
+        ("5/month in UTC sliding_log", "sliding_log cannot count by a calendar"),
+    ] {
+        let errors = with(limit);
+        assert!(errors.len() == 1 && errors[0].starts_with("f.yaml:2:22: error: `"), "{limit}: {errors:?}");
+        assert!(errors[0].contains(&format!("`{limit}` is not a limit: ")) && errors[0].contains(told), "{errors:?}");
+    }
+    let two = refused("policies: [{name: a, limit: 5/month in UTC, algorithm: sliding_log}]");
+    assert_eq!(two, ["f.yaml:1:12: error: `limit` says calendar_window, and `algorithm` says sliding_log: drop one"]);
+}
+
+#[test]
 fn all_errors_of_our_own_format_are_told_at_once() {
     let text = "
 stores: memory

@@ -25,8 +25,13 @@ pub struct Part<'a> {
     remaining: Option<u64>,
     retry_after_ms: Option<u64>,
     reset_after_ms: u64,
+    /// When the window of a calendar ends.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reset_at_ms: Option<u64>,
     #[serde(skip_serializing_if = "Not::not")]
     shadow: bool,
+    #[serde(skip)]
+    status: Option<Status>,
 }
 
 impl<'a> Part<'a> {
@@ -44,8 +49,17 @@ impl<'a> Part<'a> {
             remaining: limited.then(|| status.remaining()),
             retry_after_ms: status.retry_after().or(failed_closed).map(millis_up),
             reset_after_ms: millis_up(status.reset_after()),
+            reset_at_ms: None,
             shadow,
+            // A repeated denial is of an earlier instant than its waits.
+            status: (source != Source::DenyCache).then_some(*status),
         }
+    }
+
+    /// The same part of a decision that was made at `at`.
+    fn decided(self, at: Option<Timestamp>) -> Self {
+        let reset_at = at.and_then(|at| self.status?.reset_at(at));
+        Self { reset_at_ms: reset_at.map(|at| at.as_micros().div_ceil(1000)), ..self }
     }
 
     /// The answer if no policy applied.
@@ -99,7 +113,9 @@ impl<'a> Answer<'a> {
     /// When it was decided, on the store's clock, and whether the parts were charged one after the other.
     #[must_use]
     pub fn decided(self, at: Option<Timestamp>, split: bool) -> Self {
-        Self { split, decided_at_us: at.map(Timestamp::as_micros), ..self }
+        let statuses = self.statuses.into_iter().map(|part| part.decided(at)).collect();
+        let (binding, decided_at_us) = (self.binding.decided(at), at.map(Timestamp::as_micros));
+        Self { binding, split, decided_at_us, statuses, ..self }
     }
 
     /// How many units a call takes that takes what is left.

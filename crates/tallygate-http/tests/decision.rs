@@ -53,6 +53,26 @@ fn a_decision_starts_with_the_limit_that_binds_and_lists_each() {
     );
 }
 
+/// The instant at which the window of a calendar ends, in milliseconds of Unix time; only while something is used.
+#[test]
+fn a_calendar_says_when_its_window_ends() {
+    let (month, minute): (Limit, Limit) = ("10/month in Europe/Berlin".parse().unwrap(), "10/min".parse().unwrap());
+    let statuses = vec![
+        Status::from_parts(&month, true, 9, 0, 1_500_500_001),
+        Status::from_parts(&minute, true, 9, 0, 6_000_000),
+        Status::untouched(&month),
+    ];
+    let at = Timestamp::from_micros(1_700_000_000_499_999);
+    let decision = Decision::new(true, statuses, Source::Store, at);
+    let json = decision_json(&["month", "minute", "unused"], &decision);
+    let ends: Vec<_> = json["statuses"].as_array().unwrap().iter().map(|status| status.get("reset_at_ms")).collect();
+    assert_eq!(ends, [Some(&json!(1_700_001_501_000_u64)), None, None]);
+    let denied = Status::from_parts(&month, false, 0, 1_500_500_001, 1_500_500_001);
+    let answer = |source| decision_json(&["month"], &Decision::of_one(denied, source, at));
+    assert_eq!(answer(Source::Store)["reset_at_ms"], 1_700_001_501_000_u64);
+    assert_eq!(answer(Source::DenyCache).get("reset_at_ms"), None, "decided_at is that of the first denial");
+}
+
 #[test]
 fn a_wait_that_never_ends_is_null() {
     let limit: Limit = "0/min".parse().unwrap();

@@ -5,10 +5,11 @@
 -- ARGV[1]      how many calls
 -- for each call, in order:
 --   ARGV[+1]   check, peek, refund, reset or reserve
---   ARGV[+2]   1 if the call is already denied, else 0; h if it looks at holds, else -; then, if the call takes what is left, the most
---              units, a double. The costs of its checks are then the least units, all the same. If it reserves, the id of the hold
---              (16 bytes), for how long (a double, microseconds), and 18 bytes for each check: on_abandon (c or r), overrun (d, c or r),
---              how many holds may be open, and how many units held (doubles)
+--   ARGV[+2]   1 if the call is already denied, else 0; h if it looks at holds, else -; c if it has limits of a calendar, else -. Then, if the
+--              call takes what is left, the most units, a double. The costs of its checks are then the least units, all the same. If it
+--              reserves, the id of the hold (16 bytes), for how long (a double, microseconds), and 18 bytes for each check: on_abandon (c or
+--              r), overrun (d, c or r), how many holds may be open, and how many units held (doubles). Last, if it has limits of a calendar,
+--              from when and until when the instants that are sent with all of them reach, two doubles
 --   ARGV[+3]   13 bytes for each check: the kind of its state (2 letters); e, q or s for enforce, quota or shadow; d if it drains;
 --              h if it can never be allowed; when the units of a refund were charged, a double in microseconds, 0 for now
 --   ARGV[+4…]  for each check its cost and the numbers of its limit, as in check.lua
@@ -18,7 +19,8 @@
 --              held and the debt. After 2 the length (4 bytes) and the text that the twin returned. If a check that
 --              decides the call cannot be read, the reply is that text alone, and nothing was written for this call. So it is if a
 --              call of several cannot be written. It is ! and a 2 if units of a state are held or owed and the call does not look at
---              holds: it has to be asked again, and then look
+--              holds: it has to be asked again, and then look. If now is not within what the calendars of a call reach, its reply is @ and
+--              now, and nothing was written for it
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
 local twins = {}
@@ -51,10 +53,10 @@ end
 
 -- The record of a hold: see resolve.lua.
 local function record(terms, specs, first, at, count, charged)
-  local ttl = struct.unpack('<d', terms, 19)
+  local ttl = struct.unpack('<d', terms, 20)
   local parts = { pack('<Bc1ddddB', 1, 'o', now, now + ttl, now + ttl + RETENTION, 0, count) }
   for i = 1, count do
-    local key, numbers, grants = KEYS[first + i - 1], sub(ARGV[at + i], 9), 9 + 18 * i
+    local key, numbers, grants = KEYS[first + i - 1], sub(ARGV[at + i], 9), 10 + 18 * i
     parts[i + 1] = sub(specs, 13 * i - 12, 13 * i - 11) .. sub(terms, grants, grants + 1)
       .. pack('<dddddBI2', charged[i], charged[i], 0, 0, 0, #numbers, #key) .. numbers .. key
   end
@@ -66,7 +68,12 @@ end
 local function call(verb, terms, specs, first, at, count)
   local denied, reserves, at_most = sub(terms, 1, 1) == '1', verb == 'reserve', nil
   aware = sub(terms, 2, 2) == 'h'
-  if #terms > 2 and not reserves then at_most = struct.unpack('<d', terms, 3) end
+  local calendars = sub(terms, 3, 3) == 'c'
+  if calendars then
+    local from, till = struct.unpack('<dd', terms, #terms - 15)
+    if now < from or now >= till then return '@' .. pack('<d', now) end
+  end
+  if not reserves and #terms == (calendars and 27 or 11) then at_most = struct.unpack('<d', terms, 4) end
   local charges = verb == 'check' or reserves
   local function answer(i, flag, remaining, retry_after, reset_after, units, debt, fits)
     local text = pack('<Bdddd', flag, remaining, retry_after, reset_after, units)
@@ -116,7 +123,7 @@ local function call(verb, terms, specs, first, at, count)
         local full = false
         if fit and reserves then
           local known = heads[key] or { count = 0, due = 0 }
-          local most_open, most = struct.unpack('<dd', terms, 11 + 18 * i)
+          local most_open, most = struct.unpack('<dd', terms, 12 + 18 * i)
           full = known.count >= most_open
             or held(key, packed, remaining, debt, not changed) + struct.unpack('<d', packed) > most
           if full then fit, retry_after = false, math.max(retry_after, known.due - now, 1) end
@@ -178,8 +185,8 @@ local function call(verb, terms, specs, first, at, count)
         keep(kind, key, packed, now, debt)
         if reserves then
           charged[i] = units
-          local id, ttl = struct.unpack('<c16d', terms, 3)
-          hold(kind, key, opens, packed, now, reset_after, units, now + ttl, id, sub(terms, 9 + 18 * i, 9 + 18 * i))
+          local id, ttl = struct.unpack('<c16d', terms, 4)
+          hold(kind, key, opens, packed, now, reset_after, units, now + ttl, id, sub(terms, 10 + 18 * i, 10 + 18 * i))
         end
         fits = true
       elseif takes and not fit and drains == DRAINS and remaining > 0 then

@@ -3,7 +3,7 @@
 -- KEYS[1]  the state
 -- ARGV[1]  the cost and the numbers of the limit, as little-endian doubles
 -- reply    allowed (1 byte), now, remaining, retry_after, reset_after: little-endian doubles, times in microseconds;
---          or what the twin returns for a state that it cannot read
+--          or what the twin returns for a state that it cannot read, or for a time that it was not sent the windows of
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
 local key, verb, packed, charged_at = KEYS[1], 'check', ARGV[1]

@@ -69,14 +69,13 @@ local function keep(kind, key, packed, now, debt)
   touch(kind, key, packed, now)
 end
 
--- Units of a hold are no longer held. Those of a past fixed window were not counted any more.
+-- Units of a hold are no longer held. Those of a window that has ended were not counted any more.
 local function release(kind, key, packed, now, charged_at, units)
   local head = heads[key]
   if not head then return end
-  if kind == 'fw' then
+  if kind == 'fw' or kind == 'cw' then
     local fits, _, _, reset_after = look(kind, key, packed, now)
-    local window = struct.unpack('<d', packed, 17)
-    if not fits or reset_after == 0 or charged_at < now + reset_after - window then return end
+    if not fits or reset_after == 0 or charged_at < struct.unpack('<d', states[key], 2) then return end
   end
   head.held = math.max(head.held - units, 0)
 end
@@ -141,10 +140,10 @@ local function open(kind, key, opens, packed, now, looks)
   keep(kind, key, packed, now, debt)
 end
 
--- Before units are charged to a state: what was held of a fixed window that has ended no longer counts.
+-- Before units are charged to a state: what was held of a window that has ended no longer counts.
 local function before_charge(kind, key, packed, now)
   local head = heads[key]
-  if not head or kind ~= 'fw' then return end
+  if not head or kind ~= 'fw' and kind ~= 'cw' then return end
   local _, remaining = look(kind, key, packed, now)
   if remaining == struct.unpack('<d', packed, 9) then head.held = 0 end
 end

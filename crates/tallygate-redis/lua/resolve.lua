@@ -46,6 +46,11 @@ local function read_record()
     part.packed, part.capacity = pack('<d', 0) .. part.numbers, struct.unpack('<d', part.numbers)
     at = at + numbers + key
     if part.key ~= KEYS[i] then return nil end
+    -- The windows of a calendar are those that were sent with the reservation.
+    if part.kind == 'cw' then
+      local from, till = struct.unpack('<d', part.numbers, 25), struct.unpack('<d', part.numbers, #part.numbers - 7)
+      if now < from or now >= till then return nil end
+    end
     record[i] = part
   end
   return record

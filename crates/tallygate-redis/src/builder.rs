@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use tallygate::clock::Clock;
 #[cfg(feature = "manual-clock")]
 use tallygate::clock::ManualClock;
 use tallygate::{MemoryStore, StoreError};
@@ -11,6 +12,7 @@ use crate::any_store::AnyStore;
 use crate::coalesce::Lanes;
 use crate::connection::{Client, Settings};
 use crate::scripts::Scripts;
+use crate::server_time::ServerTime;
 use crate::store::{Engine, RedisStore};
 use crate::url::{StoreUrl, UrlError};
 
@@ -29,6 +31,8 @@ pub struct RedisStoreBuilder {
     coalesces: bool,
     #[cfg(feature = "manual-clock")]
     clock: Option<ManualClock>,
+    #[cfg(feature = "manual-clock")]
+    client_clock: Option<ManualClock>,
 }
 
 /// The error of opening a store.
@@ -65,6 +69,8 @@ impl RedisStoreBuilder {
             coalesces: true,
             #[cfg(feature = "manual-clock")]
             clock: None,
+            #[cfg(feature = "manual-clock")]
+            client_clock: None,
         }
     }
 
@@ -107,6 +113,14 @@ impl RedisStoreBuilder {
         self
     }
 
+    /// Uses a manual clock instead of this process's. It decides nothing: it only says around which instant the windows of a
+    /// calendar are sent to the server. Defaults to that of [`manual_clock`](Self::manual_clock).
+    #[cfg(feature = "manual-clock")]
+    pub fn client_clock(mut self, clock: ManualClock) -> Self {
+        self.client_clock = Some(clock);
+        self
+    }
+
     /// Validates the URL and the prefix, without connecting.
     pub fn validate(&self) -> Result<(), ConnectError> {
         self.url.as_ref().map_err(Clone::clone)?;
@@ -133,8 +147,13 @@ impl RedisStoreBuilder {
         let scripts = Scripts::new();
         #[cfg(feature = "manual-clock")]
         let scripts = if self.clock.is_some() { Scripts::on_manual_clock() } else { Scripts::new() };
+        #[cfg(not(feature = "manual-clock"))]
+        let here = Clock::wall();
+        #[cfg(feature = "manual-clock")]
+        let here = self.client_clock.or_else(|| self.clock.clone()).map_or_else(Clock::wall, Clock::from);
         let engine = Engine {
             client,
+            server_time: ServerTime::new(here),
             prefix: self.prefix,
             scripts,
             coalesces: self.coalesces,

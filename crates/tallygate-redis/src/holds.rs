@@ -139,7 +139,7 @@ async fn end_all(engine: Arc<Engine>, endings: Vec<Ending>) -> Result<Resolved, 
                     *at += place;
                 }
                 if count > 1 && resolved.parts.is_empty() {
-                    resolved.parts.push(HoldPart::new(0, 0, 0, 0, 0, Status::of_capacity(0, 0, 0)));
+                    resolved.parts.push(HoldPart::new(0, 0, 0, 0, 0, Status::of_capacity(0, "", 0, 0)));
                 }
                 ended[place] = Some(resolved);
             }
@@ -162,7 +162,7 @@ impl Engine {
         let keys: Vec<String> = states().chain(opens).chain([record(first, ending.id)]).collect();
         let args = self.with_time(ending.args());
         let reply = self.client.run_of(1, Effect::GivesBack, &self.scripts.resolve, &keys, &args, deadline).await;
-        let read = reply.and_then(|reply| read_ending(&reply, ending.states.len()));
+        let read = reply.and_then(|reply| read_ending(&reply, &ending.states));
         read.map_err(|error| match error.kind() {
             StoreErrorKind::Corrupt => naming(error, &keys[..ending.states.len()]),
             _ => error,
@@ -171,7 +171,7 @@ impl Engine {
 }
 
 /// Decodes the reply of `resolve.lua`.
-fn read_ending(reply: &Value, count: usize) -> Result<Resolved, StoreError> {
+fn read_ending(reply: &Value, states: &[(String, &'static str)]) -> Result<Resolved, StoreError> {
     let mut reader = Reader::new(reply)?;
     let &[state, flag] = reader.take(2)? else { return Err(corrupt("the reply is too short")) };
     let (deadline, now) = (Timestamp::from_micros(reader.number()?), Timestamp::from_micros(reader.number()?));
@@ -183,14 +183,14 @@ fn read_ending(reply: &Value, count: usize) -> Result<Resolved, StoreError> {
         b'u' => return Ok(Resolved::unknown(now)),
         _ => return Err(corrupt("the reply has an invalid state")),
     };
-    let mut parts = Vec::with_capacity(count);
-    for _ in 0..count {
+    let mut parts = Vec::with_capacity(states.len());
+    for (_, kind) in states {
         let mut numbers = [0; 10];
         for number in &mut numbers {
             *number = reader.number()?;
         }
         let [capacity, reserved, left, settled, refunded, unpaid, remaining, reset_after, held, debt] = numbers;
-        let status = Status::of_capacity(capacity, remaining, reset_after).with_holds(held, debt);
+        let status = Status::of_capacity(capacity, kind, remaining, reset_after).with_holds(held, debt);
         parts.push(HoldPart::new(reserved, left, settled, refunded, unpaid, status));
     }
     reader.end()?;

@@ -1,11 +1,13 @@
 //! The store: a call becomes one run of a script, and its reply a decision.
 
 use std::borrow::Cow;
+use std::cell::OnceCell;
 use std::fmt;
 use std::sync::Arc;
 
 use redis::Value;
 use tallygate::call::{Call, Effect, Verb};
+use tallygate::hold::Reservation;
 use tallygate::policy::Mode;
 use tallygate::store::StoreErrorKind;
 use tallygate::{Check, Cost, Decision, Key, Store, StoreError};
@@ -16,6 +18,7 @@ use crate::coalesce::{Lanes, Questions, Turn};
 use crate::connection::{Client, Deadline, Request};
 use crate::holds;
 use crate::scripts::Scripts;
+use crate::server_time::ServerTime;
 use crate::split::Split;
 use crate::wire::{self, Asked, corrupt};
 
@@ -44,6 +47,7 @@ pub(crate) struct Engine {
     /// Whether concurrent calls about one key share runs.
     pub(crate) coalesces: bool,
     pub(crate) lanes: Lanes,
+    pub(crate) server_time: ServerTime,
     #[cfg(feature = "manual-clock")]
     pub(crate) clock: Option<tallygate::clock::ManualClock>,
 }
@@ -133,8 +137,14 @@ impl Engine {
     async fn check_one(&self, check: &Check<'_>, key: String, deadline: Deadline) -> Result<Decision, StoreError> {
         let script = self.scripts.check(check.limit.algorithm());
         let keys = [key];
-        let args = self.with_time([wire::pack(check.cost.get(), check.limit)]);
-        let reply = self.client.run(script, &keys, &args, deadline).await;
+        let ask = async || {
+            let args = self.with_time([wire::pack(check.cost.get(), check.limit, || self.server_time.about())]);
+            self.client.run(script, &keys, &args, deadline).await
+        };
+        let mut reply = ask().await;
+        if self.must_ask_again(&reply) {
+            reply = ask().await;
+        }
         if reply.as_ref().is_ok_and(wire::is_marked) {
             let [key] = keys;
             let asked = vec![Asked { mode: Mode::Enforce, ..Asked::with_key(check, key) }];
@@ -146,12 +156,18 @@ impl Engine {
     /// Any call whose states share a slot.
     pub(crate) async fn run(&self, call: &Questions, deadline: Deadline) -> Result<Decision, StoreError> {
         let mut reply = self.run_script(&[call], deadline).await;
-        let (again, mut call) = (Questions { marked: true, ..call.clone() }, call);
-        if reply.as_ref().is_ok_and(wire::is_marked) && !call.looks_at_holds() {
-            call = &again;
+        let marked = Questions { marked: true, ..call.clone() };
+        let mut call = call;
+        // It has written nothing each time.
+        for _ in 0..2 {
+            if reply.as_ref().is_ok_and(wire::is_marked) && !call.looks_at_holds() {
+                call = &marked;
+            } else if !self.must_ask_again(&reply) {
+                break;
+            }
             reply = self.run_script(&[call], deadline).await;
         }
-        reply.and_then(|reply| wire::read_call(&reply, call)).map_err(|error| naming(error, &keys_of(call)))
+        decision(reply, call)
     }
 
     /// Several calls whose states share a slot, decided one after the other.
@@ -159,58 +175,69 @@ impl Engine {
         if let [call] = calls {
             return vec![self.run(call, deadline).await];
         }
-        let reply = self.run_script(calls, deadline).await;
-        let replies = match &reply {
-            Ok(Value::Array(replies)) if replies.len() == calls.len() => Ok(replies),
-            Ok(other) => Err(corrupt(&format!("it answered {other:?} to {} calls", calls.len()))),
-            Err(error) => Err(error.clone()),
-        };
         let mut decisions = Vec::with_capacity(calls.len());
-        for (place, call) in calls.iter().enumerate() {
-            decisions.push(match &replies {
-                Ok(replies) if wire::is_marked(&replies[place]) && !call.looks_at_holds() => {
-                    self.run(&Questions { marked: true, ..(*call).clone() }, deadline).await
-                }
-                Ok(replies) => wire::read_call(&replies[place], call).map_err(|error| naming(error, &keys_of(call))),
-                Err(error) => Err(error.clone()),
+        for (reply, call) in self.replies(calls, deadline).await.into_iter().zip(calls) {
+            let marked = reply.as_ref().is_ok_and(wire::is_marked) && !call.looks_at_holds();
+            decisions.push(match marked || self.must_ask_again(&reply) {
+                true => self.run(&Questions { marked, ..(*call).clone() }, deadline).await,
+                false => decision(reply, call),
             });
         }
         decisions
     }
 
+    /// Whether a script was not sent the windows of the server's time. It has written nothing then, and is asked once more, with those
+    /// around that time.
+    fn must_ask_again(&self, reply: &Result<Value, StoreError>) -> bool {
+        let outside = reply.as_ref().ok().and_then(wire::outside);
+        if let Some(now) = outside {
+            self.server_time.learn(now);
+        }
+        outside.is_some()
+    }
+
+    /// The reply to each call of one run.
+    async fn replies(&self, calls: &[&Questions], deadline: Deadline) -> Vec<Result<Value, StoreError>> {
+        match self.run_script(calls, deadline).await {
+            Ok(reply) if calls.len() == 1 => vec![Ok(reply)],
+            Ok(Value::Array(replies)) if replies.len() == calls.len() => replies.into_iter().map(Ok).collect(),
+            Ok(other) => vec![Err(corrupt(&format!("it answered {other:?} to {} calls", calls.len()))); calls.len()],
+            Err(error) => vec![Err(error); calls.len()],
+        }
+    }
+
     async fn run_script(&self, calls: &[&Questions], deadline: Deadline) -> Result<Value, StoreError> {
+        let args = self.with_time(self.arguments(calls));
+        let keys = keys(calls);
+        let keys: Vec<&str> = keys.iter().map(AsRef::as_ref).collect();
+        let gives_back = calls.iter().all(|call| call.verb.effect() == Effect::GivesBack);
+        let effect = if gives_back { Effect::GivesBack } else { Effect::Charges };
+        self.client.run_of(calls.len(), effect, &self.scripts.call, &keys, &args, deadline).await
+    }
+
+    fn arguments(&self, calls: &[&Questions]) -> Vec<Vec<u8>> {
+        // One reading of the clock for all, and none without a calendar.
+        let about = OnceCell::new();
+        let about = || *about.get_or_init(|| self.server_time.about());
         let mut args = vec![calls.len().to_string().into_bytes()];
         for call in calls {
             let mut heads = Vec::with_capacity(13 * call.asked.len());
             call.asked.iter().for_each(|asked| asked.head(&mut heads));
             let looks = if call.looks_at_holds() { b'h' } else { b'-' };
-            let mut terms = vec![if call.denied { b'1' } else { b'0' }, looks];
+            let valid = wire::valid(&call.asked, about);
+            let calendars = if valid.is_some() { b'c' } else { b'-' };
+            let mut terms = vec![if call.denied { b'1' } else { b'0' }, looks, calendars];
             terms.extend(call.at_most.iter().flat_map(|&most| wire::double(most)));
             if let Some(reservation) = &call.reservation {
                 terms.extend(reservation.id().as_bytes());
                 terms.extend(wire::double(reservation.ttl_micros()));
                 call.asked.iter().for_each(|asked| asked.grants(&mut terms));
             }
+            terms.extend(valid.into_iter().flatten().flat_map(wire::double));
             args.extend([call.verb.name().as_bytes().to_vec(), terms, heads]);
-            args.extend(call.asked.iter().map(|asked| wire::pack(asked.cost, &asked.limit)));
+            args.extend(call.asked.iter().map(|asked| wire::pack(asked.cost, &asked.limit, about)));
         }
-        let args = self.with_time(args);
-        let mut keys: Vec<Cow<'_, str>> = Vec::new();
-        for call in calls {
-            keys.extend(call.asked.iter().map(|asked| Cow::from(&asked.key)));
-            if call.looks_at_holds() {
-                keys.extend(call.asked.iter().map(|asked| Cow::from(asked.opens())));
-            }
-            keys.extend(
-                call.reservation
-                    .as_ref()
-                    .map(|reservation| Cow::from(holds::record(&call.asked[0].key, reservation.id()))),
-            );
-        }
-        let keys: Vec<&str> = keys.iter().map(AsRef::as_ref).collect();
-        let gives_back = calls.iter().all(|call| call.verb.effect() == Effect::GivesBack);
-        let effect = if gives_back { Effect::GivesBack } else { Effect::Charges };
-        self.client.run_of(calls.len(), effect, &self.scripts.call, &keys, &args, deadline).await
+        args
     }
 
     /// The arguments, and the time of a manual clock: seconds and microseconds, as `TIME` replies.
@@ -272,6 +299,24 @@ impl Engine {
             format!("add the missing rules: ACL SETUSER <user> {}", missing.join(" ")),
         ))
     }
+}
+
+fn decision(reply: Result<Value, StoreError>, call: &Questions) -> Result<Decision, StoreError> {
+    reply.and_then(|reply| wire::read_call(&reply, call)).map_err(|error| naming(error, &keys_of(call)))
+}
+
+/// The keys of calls, as `call.lua` takes them.
+fn keys<'c>(calls: &[&'c Questions]) -> Vec<Cow<'c, str>> {
+    let mut keys = Vec::new();
+    for call in calls {
+        keys.extend(call.asked.iter().map(|asked| Cow::from(&asked.key)));
+        if call.looks_at_holds() {
+            keys.extend(call.asked.iter().map(|asked| Cow::from(asked.opens())));
+        }
+        let record = |reservation: &Reservation| Cow::from(holds::record(&call.asked[0].key, reservation.id()));
+        keys.extend(call.reservation.as_deref().map(record));
+    }
+    keys
 }
 
 fn keys_of(call: &Questions) -> Vec<&str> {

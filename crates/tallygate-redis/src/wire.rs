@@ -81,13 +81,33 @@ impl Asked {
     }
 }
 
-/// A cost and the numbers of a limit, as its twin reads them.
-pub(crate) fn pack(cost: u64, limit: &Limit) -> Vec<u8> {
-    let numbers = &limit.numbers().packed;
-    let mut packed = Vec::with_capacity(8 + numbers.len());
+/// A cost and the numbers of a limit, as its twin reads them. For a calendar the windows around `about` follow.
+pub(crate) fn pack(cost: u64, limit: &Limit, about: impl Fn() -> u64) -> Vec<u8> {
+    let numbers = limit.numbers();
+    let boundaries = numbers.calendar.as_ref().map(|calendar| calendar.boundaries(about()));
+    let mut packed = Vec::with_capacity(8 + numbers.packed.len() + boundaries.as_ref().map_or(0, size_of_val));
     packed.extend_from_slice(&double(cost));
-    packed.extend_from_slice(numbers);
+    packed.extend_from_slice(&numbers.packed);
+    packed.extend(boundaries.into_iter().flatten().flat_map(double));
     packed
+}
+
+/// From when until when the windows that are sent with these checks reach; `None` without a calendar.
+pub(crate) fn valid(asked: &[Asked], about: impl Fn() -> u64) -> Option<[u64; 2]> {
+    let calendars = asked.iter().filter_map(|asked| asked.limit.numbers().calendar.as_ref());
+    let reach = calendars.map(|calendar| {
+        let boundaries = calendar.boundaries(about());
+        [boundaries[0], boundaries[boundaries.len() - 1]]
+    });
+    reach.reduce(|[from, until], other| [from.max(other[0]), until.min(other[1])])
+}
+
+/// The server's time, if a script has answered that it lies outside the windows that it was sent. It has written nothing then.
+pub(crate) fn outside(reply: &Value) -> Option<Timestamp> {
+    let Value::BulkString(text) = reply else { return None };
+    let mut reader = Reader { rest: text.strip_prefix(b"@")? };
+    let now = reader.number().ok()?;
+    reader.end().ok().map(|()| Timestamp::from_micros(now))
 }
 
 /// Decodes the reply of `check.lua`.
@@ -137,12 +157,15 @@ pub(crate) fn read_call(reply: &Value, call: &Questions) -> Result<Decision, Sto
     Ok(Decision::new(allowed, statuses, Source::Store, now).with_failures(failures).with_granted(granted))
 }
 
-/// The reply of a twin that cannot read a state: `!` and the version of the state, or `?` and an error.
+/// The reply of a twin that cannot read a state: `!` and the version of the state, or `?` and an error. Or `@` and the server's
+/// time.
 fn unreadable(text: &[u8]) -> StoreError {
     match text {
         [b'!', version] if NEWER.contains(version) => {
             StoreError::newer_format(format!("its format version is {version}, but this version reads only {VERSION}"))
         }
+        // Asked again, it answered that once more.
+        [b'@', ..] => StoreError::unavailable("the server's clock changed while the call was decided".to_owned()),
         [b'?', error @ ..] => Failure::of_error(&String::from_utf8_lossy(error)).at(&"the server"),
         _ => corrupt("the state has an unknown format"),
     }
@@ -161,7 +184,7 @@ impl<'r> Reader<'r> {
     pub(crate) fn new(reply: &'r Value) -> Result<Self, StoreError> {
         match reply {
             // A valid reply begins with a flag.
-            Value::BulkString(text) if matches!(text[..], [b'!' | b'?', ..]) => Err(unreadable(text)),
+            Value::BulkString(text) if matches!(text[..], [b'!' | b'?' | b'@', ..]) => Err(unreadable(text)),
             Value::BulkString(rest) => Ok(Self { rest }),
             other => Err(corrupt(&format!("it answered {other:?}"))),
         }
@@ -253,6 +276,17 @@ mod tests {
                     "{reply:?}: {answer:?}"
                 );
             }
+        }
+        // The second time that the server's clock lies outside the windows that it was sent.
+        let outside = Value::BulkString([b"@".as_slice(), &7.0_f64.to_le_bytes()].concat());
+        assert_eq!(super::outside(&outside), Some(Timestamp::from_micros(7)));
+        for answer in read(&outside) {
+            assert!(
+                answer.is_err_and(|error| error.kind() == StoreErrorKind::Unavailable && !error.may_have_charged())
+            );
+        }
+        for other in [&b"@"[..], b"@1234567", b"@123456789", b"!12345678", b"@\xff\xff\xff\xff\xff\xff\xff\xff"] {
+            assert_eq!(super::outside(&Value::BulkString(other.to_vec())), None, "{other:?}");
         }
         let [newer, also] = read(&Value::BulkString(b"!\x03".to_vec()));
         assert!(newer.as_ref().is_err_and(|error| error.kind() == StoreErrorKind::NewerFormat) && newer == also);

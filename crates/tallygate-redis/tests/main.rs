@@ -3,6 +3,7 @@
 #![allow(clippy::disallowed_methods, reason = "real servers, in real time")]
 
 mod allotments; // units taken in advance, on the clocks of real servers
+mod calendar; // limits by calendar, and instances that disagree about it
 mod cancellation; // dropped calls leave nothing half done
 mod concurrency; // many processes on one limit get exactly the limit
 mod conformance; // the properties that every store has

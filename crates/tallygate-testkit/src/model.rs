@@ -6,6 +6,7 @@
 //! the documents say, and the model states once: the tick of a large limit, and what a token bucket keeps when its rate
 //! changes.
 
+mod calendar;
 mod fraction;
 mod limit;
 mod run;

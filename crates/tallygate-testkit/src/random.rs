@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tallygate::limit::LimitError;
+use tallygate::limit::{Calendar, LimitError, Month, Period, Weekday};
 use tallygate::{Algorithm, Cost, Limit};
 
 /// SplitMix64. Also generates values worth trying: limits over their whole range, and costs at the edges.
@@ -13,6 +13,18 @@ pub struct Random(u64);
 const NASTY_AMOUNTS: [u64; 12] = [1, 2, 3, 7, 10, 60, 97, 1000, 700_000, 999_983, 999_999_937, 1_000_000_000];
 const NASTY_MILLIS: [u64; 14] =
     [1, 2, 3, 7, 97, 1000, 1009, 60_000, 999_983, 3_600_000, 86_399_999, 86_400_000, 31_535_999_939, 31_536_000_000];
+
+/// With whole, half and quarter hours, with and without changes of daylight saving time, some of them at midnight.
+pub(crate) const ZONES: [&str; 8] = [
+    "UTC",
+    "America/Havana",
+    "America/New_York",
+    "America/Sao_Paulo",
+    "Asia/Kathmandu",
+    "Australia/Lord_Howe",
+    "Europe/Berlin",
+    "Pacific/Apia",
+];
 
 impl Random {
     /// Creates a generator from a seed.
@@ -66,13 +78,20 @@ impl Random {
 
     /// Other numbers for a limit in use; sometimes the other kind of fixed window.
     pub fn other_numbers(&mut self, limit: &Limit) -> Limit {
+        if let Some(calendar) = limit.calendar().filter(|_| self.chance(60)) {
+            let amount = if self.chance(50) { self.between(1, limit.amount()) } else { self.amount() };
+            return Limit::in_calendar(amount, calendar.clone())
+                .build()
+                .expect("every amount works with every calendar");
+        }
         let algorithm = match limit.algorithm() {
             Algorithm::FixedWindow | Algorithm::FixedWindowFromFirstCall => {
                 self.pick(&[Algorithm::FixedWindow, Algorithm::FixedWindowFromFirstCall])
             }
             other => other,
         };
-        let millis = u64::try_from(limit.window().as_millis()).expect("a year at most");
+        // A window of a calendar can be a leap year.
+        let millis = u64::try_from(limit.window().as_millis()).expect("a year at most").min(31_536_000_000);
         let near = |amount: u64, by: u64| (amount + by).clamp(1, Limit::MAX_AMOUNT);
         let (amount, millis) = match self.between(0, 5) {
             0 => (limit.amount(), self.millis()),
@@ -105,7 +124,23 @@ impl Random {
         if self.chance(30) { self.pick(&NASTY_MILLIS) } else { self.spread(1, 31_536_000_000) }
     }
 
+    /// A calendar of one of the zones.
+    fn calendar(&mut self) -> Calendar {
+        let day = u8::try_from(self.between(1, 31)).expect("31 at most");
+        let period = match self.between(0, 5) {
+            0..=1 => Period::Day,
+            2 => Period::Week { first: self.pick(Weekday::ALL) },
+            3..=4 => Period::Month { day },
+            _ => Period::Year { month: self.pick(Month::ALL), day: day.min(28) },
+        };
+        Calendar::new(period, self.pick(&ZONES)).expect("a zone of the database")
+    }
+
     fn limit_of(&mut self, algorithm: Algorithm, amount: u64, millis: u64) -> Limit {
+        if algorithm == Algorithm::CalendarWindow && self.chance(60) {
+            let limit = Limit::in_calendar(amount, self.calendar()).build();
+            return limit.expect("every amount works with every calendar");
+        }
         let plain = Limit::builder(amount, Duration::from_millis(millis)).algorithm(algorithm);
         if algorithm != Algorithm::TokenBucket || self.chance(40) {
             return plain.build().expect("every amount works with every window");

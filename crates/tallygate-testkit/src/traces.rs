@@ -16,6 +16,7 @@ use tallygate::{Algorithm, Check, Decision, MemoryStore, Store, StoreError};
 use crate::random::Random;
 use call::{Answer, Ask};
 use chapter::Chapter;
+pub(crate) use chapter::zero;
 pub(crate) use time::{Known, Time, micros};
 
 /// Random calls to two limiters. A trace is sequential; run many at once with different prefixes and clocks.

@@ -26,6 +26,7 @@ macro_rules! __algorithms {
             sliding_window SlidingWindow "sw" { SlidingWindow "sliding_window" "Counts per sub-window, the oldest in full. Never admits more than the amount in any window." }
             sliding_counter SlidingCounter "sc" { SlidingCounter "sliding_counter" "Weights the previous window by its remaining share; an estimate." }
             sliding_log SlidingLog "sl" { SlidingLog "sliding_log" "Keeps each admitted call; exact." }
+            calendar_window CalendarWindow "cw" { CalendarWindow "calendar_window" "Counts per day, week, month or year of a time zone. Admits up to twice the amount around a boundary." }
         }
     };
 }
@@ -73,6 +74,7 @@ macro_rules! define {
 pub use crate::__algorithms as algorithms;
 
 // Not by the macro: formatters and tools that follow modules do not look into it.
+pub(crate) mod calendar_window;
 pub(crate) mod fixed_window;
 pub(crate) mod sliding_counter;
 pub(crate) mod sliding_log;
@@ -84,7 +86,7 @@ algorithms!(define);
 impl Algorithm {
     /// Whether it counts in windows that end: what was used in one does not count in the next.
     pub(crate) fn ends_windows(self) -> bool {
-        matches!(self, Self::FixedWindow | Self::FixedWindowFromFirstCall)
+        matches!(self, Self::FixedWindow | Self::FixedWindowFromFirstCall | Self::CalendarWindow)
     }
 }
 
@@ -163,6 +165,11 @@ pub(crate) trait State: Sized + Clone {
 
     /// How many units are used beyond the capacity.
     fn debt(&self, limit: &Limit, now: u64) -> u64;
+
+    /// When the window began of which units are used. Zero for algorithms without windows that end.
+    fn window_start(&self) -> u64 {
+        0
+    }
 
     /// Charges `cost`, even beyond the capacity, but at most to twice the capacity.
     fn charge(&mut self, limit: &Limit, now: u64, cost: u64);

@@ -39,6 +39,7 @@ pub struct Clock(Source);
 enum Source {
     System(Arc<SystemTicks>),
     Monotonic(Arc<SystemTicks>),
+    Wall,
     Manual(ManualClock),
 }
 
@@ -53,6 +54,12 @@ impl Clock {
         Self(Source::Monotonic(Arc::new(SystemTicks::start())))
     }
 
+    /// The wall clock of the machine, read from the system each time. [`system`](Self::system) reads it faster, once it has measured
+    /// the processor's counter, which takes milliseconds.
+    pub fn wall() -> Self {
+        Self(Source::Wall)
+    }
+
     /// Whether the clock advances on its own. A manual clock does not.
     #[inline]
     pub(crate) fn runs(&self) -> bool {
@@ -65,6 +72,7 @@ impl Clock {
         match &self.0 {
             Source::System(ticks) => ticks.now(wall_micros),
             Source::Monotonic(ticks) => Timestamp(ticks.counted()),
+            Source::Wall => Timestamp(wall_micros()),
             Source::Manual(manual) => manual.now(),
         }
     }
@@ -244,6 +252,12 @@ mod tests {
             assert!(now + 1000 >= before && now <= after + 1000, "{before} {now} {after}");
             std::thread::sleep(Duration::from_millis(350));
         }
+    }
+
+    #[test]
+    fn the_wall_clock_is_read_each_time() {
+        let (before, now, after) = (wall_micros(), Clock::wall().now().as_micros(), wall_micros());
+        assert!((before..=after).contains(&now) && Clock::wall().runs());
     }
 
     #[test]

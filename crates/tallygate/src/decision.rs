@@ -7,6 +7,7 @@ use std::cmp::Ordering;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::algorithm::Algorithm;
 use crate::call::{Call, Verb};
 use crate::check::{Check, Cost, Receipt};
 use crate::clock::Timestamp;
@@ -24,7 +25,7 @@ pub struct Status {
     limit: u32,
     /// What is left; or, in a status that is [`IN_DEBT`], how much too much is used.
     remaining: u32,
-    /// And [`IN_DEBT`].
+    /// Below the flags [`IN_DEBT`] and [`BY_CALENDAR`].
     units: u32,
     /// The units held, above the flags [`ALLOWED`] and [`HOLDS_FULL`].
     held: u32,
@@ -32,8 +33,12 @@ pub struct Status {
 
 /// The `retry_after` of a check that waiting does not help.
 const NEVER: u64 = u64::MAX;
-/// Nothing is left, and more than the capacity is used. No units are as many.
+/// Nothing is left, and more than the capacity is used.
 const IN_DEBT: u32 = 1 << 31;
+/// `reset_after` is until the end of a window of a calendar.
+const BY_CALENDAR: u32 = 1 << 30;
+/// No limit holds as many units.
+const UNITS: u32 = BY_CALENDAR - 1;
 const ALLOWED: u32 = 1;
 /// Denied because no more units may be held.
 const HOLDS_FULL: u32 = 2;
@@ -74,7 +79,7 @@ impl Status {
 
     /// The units that the call moved: charged by a check, given back by a refund. For a reset, 1 if there was a state.
     pub fn units(&self) -> u64 {
-        u64::from(self.units & !IN_DEBT)
+        u64::from(self.units & UNITS)
     }
 
     /// How long to wait until the same check would fit: exact, if no one else takes units in the meantime. Zero if it
@@ -88,18 +93,25 @@ impl Status {
         Duration::from_micros(self.reset_after)
     }
 
+    /// When the window of a calendar ends, for a decision of this instant. `None` for other limits, and while nothing is used.
+    pub fn reset_at(&self, decided_at: Timestamp) -> Option<Timestamp> {
+        let ends = self.units & BY_CALENDAR != 0 && self.reset_after > 0;
+        ends.then(|| Timestamp::from_micros(decided_at.as_micros().saturating_add(self.reset_after)))
+    }
+
     /// A status as computed by a store. Durations are in microseconds; a `retry_after` of `u64::MAX` means that waiting does
     /// not help.
     #[inline(always)]
-    pub fn from_parts(limit: &Limit, allowed: bool, remaining: u64, retry_after: u64, reset_after: u64) -> Self {
-        let (limit, remaining) = (units(limit.capacity()), units(remaining));
-        Self { retry_after, reset_after, limit, remaining, units: 0, held: u32::from(allowed) }
+    pub fn from_parts(of: &Limit, allowed: bool, remaining: u64, retry_after: u64, reset_after: u64) -> Self {
+        let (limit, remaining) = (units(of.capacity()), units(remaining));
+        Self { retry_after, reset_after, limit, remaining, units: by_calendar(of), held: u32::from(allowed) }
     }
 
-    /// What is left of a limit of which only the capacity is known.
-    pub fn of_capacity(capacity: u64, remaining: u64, reset_after: u64) -> Self {
+    /// What is left of a limit of which only the capacity is known, and the kind of its state.
+    pub fn of_capacity(capacity: u64, kind: &str, remaining: u64, reset_after: u64) -> Self {
         let (limit, remaining) = (units(capacity), units(remaining));
-        Self { retry_after: 0, reset_after, limit, remaining, units: 0, held: ALLOWED }
+        let flags = if kind == Algorithm::CalendarWindow.kind() { BY_CALENDAR } else { 0 };
+        Self { retry_after: 0, reset_after, limit, remaining, units: flags, held: ALLOWED }
     }
 
     /// The same status of a limit of whose capacity so many units are held, and so many used beyond it.
@@ -122,8 +134,8 @@ impl Status {
     /// A status as computed by the embedded store. No number is above the capacity, which is at most 10^9.
     #[inline(always)]
     #[expect(clippy::cast_possible_truncation, reason = "at most 10^9")]
-    pub(crate) fn computed(limit: &Limit, allowed: bool, remaining: u64, units: u64, waits: (u64, u64)) -> Self {
-        let (limit, remaining, units) = (limit.capacity() as u32, remaining as u32, units as u32);
+    pub(crate) fn computed(of: &Limit, allowed: bool, remaining: u64, units: u64, waits: (u64, u64)) -> Self {
+        let (limit, remaining, units) = (of.capacity() as u32, remaining as u32, units as u32 | by_calendar(of));
         Self { retry_after: waits.0, reset_after: waits.1, limit, remaining, units, held: u32::from(allowed) }
     }
 
@@ -131,14 +143,14 @@ impl Status {
     #[inline(always)]
     #[must_use]
     pub fn with_units(self, moved: u64) -> Self {
-        Self { units: units(moved) & !IN_DEBT | self.units & IN_DEBT, ..self }
+        Self { units: units(moved).min(UNITS) | self.units & !UNITS, ..self }
     }
 
     /// The status of a check that was charged and then given back. `reset_after` stays an upper bound, unless nothing
     /// is used any more.
     #[must_use]
     pub fn with_refund(self, given: u64) -> Self {
-        let units_left = units(self.units().saturating_sub(given));
+        let units_left = units(self.units().saturating_sub(given)) | self.units & BY_CALENDAR;
         // What is given back pays a debt first.
         let debt = self.debt().saturating_sub(given);
         if debt > 0 {
@@ -213,6 +225,11 @@ impl Status {
     pub(crate) fn never(limit: &Limit) -> Self {
         Self::from_parts(limit, false, 0, NEVER, 0)
     }
+}
+
+#[inline(always)]
+fn by_calendar(limit: &Limit) -> u32 {
+    if limit.algorithm() == Algorithm::CalendarWindow { BY_CALENDAR } else { 0 }
 }
 
 /// No limit holds more than 10^9.

@@ -1,5 +1,6 @@
 //! The limit: an amount, a window and an algorithm. All a store needs to decide.
 
+mod calendar;
 mod into;
 mod numbers;
 mod text;
@@ -12,6 +13,7 @@ use std::time::Duration;
 use parking_lot::RwLock;
 
 use crate::algorithm::Algorithm;
+pub use calendar::{Boundaries, Calendar, CalendarError, Month, Period, Weekday};
 pub use into::IntoLimit;
 pub use numbers::Numbers;
 
@@ -50,6 +52,7 @@ pub struct LimitBuilder {
     window: Duration,
     burst: Option<u64>,
     algorithm: Option<Algorithm>,
+    calendar: Option<Calendar>,
 }
 
 /// The error of an invalid limit.
@@ -86,6 +89,15 @@ pub enum LimitError {
         /// The algorithm.
         algorithm: Algorithm,
     },
+    /// Only one algorithm counts by the windows of a calendar.
+    #[error("{algorithm} cannot count by a calendar: remove it, or use calendar_window")]
+    NotByCalendar {
+        /// The algorithm.
+        algorithm: Algorithm,
+    },
+    /// There is no such calendar.
+    #[error(transparent)]
+    Calendar(#[from] CalendarError),
     /// A bucket that never refills, or holds nothing, cannot have a burst.
     #[error("a burst of {burst} cannot be combined with an amount of {amount}: both must be at least 1")]
     EmptyBurst {
@@ -110,7 +122,14 @@ impl Limit {
 
     /// Starts a limit of `amount` units per `window`.
     pub fn builder(amount: u64, window: Duration) -> LimitBuilder {
-        LimitBuilder { amount, window, burst: None, algorithm: None }
+        LimitBuilder { amount, window, burst: None, algorithm: None, calendar: None }
+    }
+
+    /// Starts a limit of `amount` units per window of a calendar.
+    pub fn in_calendar(amount: u64, calendar: Calendar) -> LimitBuilder {
+        let window = Duration::from_micros(calendar.usual());
+        let algorithm = Some(Algorithm::CalendarWindow);
+        LimitBuilder { amount, window, burst: None, algorithm, calendar: Some(calendar) }
     }
 
     /// Starts a limit of `amount` units per second.
@@ -138,9 +157,14 @@ impl Limit {
         self.0.numbers.amount
     }
 
-    /// The window.
+    /// The window. That of a calendar is the longest one, without changes of daylight saving time: 1, 7, 31 or 366 days.
     pub fn window(&self) -> Duration {
         Duration::from_micros(self.0.numbers.window)
+    }
+
+    /// The calendar whose windows are counted, if the limit has one.
+    pub fn calendar(&self) -> Option<&Calendar> {
+        self.0.numbers.calendar.as_ref().filter(|calendar| calendar.period().is_some())
     }
 
     /// The most that can be charged at one instant: the burst of a token bucket, the amount of any other algorithm.
@@ -198,7 +222,7 @@ impl Limit {
     fn divided(&self, (parts, of): Fraction) -> Self {
         let part = |units: u64| (units * u64::from(parts) / u64::from(of)).max(1);
         let (amount, algorithm) = (part(self.amount()), self.algorithm());
-        let share = Self::builder(amount, self.window());
+        let share = LimitBuilder { calendar: self.calendar().cloned(), ..Self::builder(amount, self.window()) };
         let share = match algorithm {
             Algorithm::SlidingLog => share.algorithm(Algorithm::SlidingWindow),
             Algorithm::TokenBucket => share.burst(part(self.capacity())),
@@ -264,7 +288,7 @@ impl LimitBuilder {
                 return Err(LimitError::TooLarge { what, value });
             }
         }
-        let numbers = Numbers::new(self.amount, self.window, self.burst, algorithm)?;
+        let numbers = Numbers::new(self.amount, self.window, self.burst, algorithm, self.calendar)?;
         Ok(Limit(Arc::new(Inner { numbers, share: RwLock::new(None) })))
     }
 }

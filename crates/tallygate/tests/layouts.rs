@@ -71,6 +71,18 @@ fn fixed_window() {
 }
 
 #[test]
+fn calendar_window() {
+    // November in New York, from midnight to midnight: an hour longer than thirty days.
+    let scene = Scene::new("9/month in America/New_York").after(&[(0, 2), (100, 3)]);
+    let (start, end) = (1_698_811_200_000_000, 1_701_406_800_000_000);
+    assert_eq!(end - start, (30 * 24 + 1) * 3_600_000_000);
+    // The first six bytes of the SHA-256 of `month in America/New_York`.
+    assert_eq!(scene.packed(), state(&[start, end, 5, 251_623_838_619_928]));
+    let plain = Scene::new("9/s calendar_window").after(&[(0, 2), (100, 3)]);
+    assert_eq!(plain.packed(), state(&[START - 250_000, START + 750_000, 5, 114_703_223_556_515]));
+}
+
+#[test]
 fn sliding_counter() {
     let scene = Scene::new("9/s sliding_counter").after(&[(0, 2), (1000, 3), (100, 1)]);
     assert_eq!(scene.packed(), state(&[START + 750_000, 2, 4, 1_000_000, 1]));

@@ -30,6 +30,9 @@ fn numbers(algorithm: Algorithm) -> Vec<Number> {
             ("window", 25, 1.0, None),
             ("tick", 33, 1.0, None),
         ],
+        Algorithm::CalendarWindow => {
+            vec![("start", 1, 0.0, None), ("end", 9, 1.0, NEVER), ("used", 17, 0.0, None), ("calendar", 25, 0.0, None)]
+        }
         Algorithm::SlidingWindow => vec![("window", 1, 1.0, None), ("newest", 10, 0.0, NEVER)],
         _ => Vec::new(),
     }

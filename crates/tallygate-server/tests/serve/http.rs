@@ -89,6 +89,30 @@ fn a_question_may_bring_its_limit_along() {
     assert_eq!(peek["remaining"], 3);
 }
 
+/// The end of a window of a calendar is an instant; what a calendar lacks is said.
+#[test]
+fn a_limit_by_calendar_says_when_its_window_ends() {
+    let server = Served::with(POLICIES);
+    let ask = |limit: &str| server.post("/v1/check", &json!({"key": "user:42", "limit": limit}));
+    let month = body(&ask("50/month in Asia/Kathmandu from day 31"));
+    let (decided_at, ends_at) =
+        (month["decided_at_us"].as_u64().unwrap() / 1000, month["reset_at_ms"].as_u64().unwrap());
+    assert!(decided_at < ends_at && ends_at <= decided_at + 31 * 86_400_000, "{month}");
+    // Midnight there is at 18:15 UTC.
+    assert_eq!((ends_at % 3_600_000, &month["statuses"][0]["reset_at_ms"]), (900_000, &month["reset_at_ms"]));
+    assert_eq!(body(&ask("50/min")).get("reset_at_ms"), None);
+    for (limit, said) in [
+        ("5/month", "name a time zone"),
+        ("5/month in Europe/Berln", "did you mean `Europe/Berlin`?"),
+        ("5/month in UTC from day 32", "use 1 to 31"),
+        ("5/year in UTC from february 30", "february has no day 30"),
+    ] {
+        let refused = ask(limit);
+        assert_eq!(refused.status, 400, "{limit}");
+        assert!(body(&refused)["detail"].as_str().unwrap().contains(said), "{limit}: {refused:?}");
+    }
+}
+
 /// A peek by policy was answered as if it cost one unit, whatever it said.
 #[test]
 fn a_peek_is_answered_as_a_check_of_the_same_cost_would_be() {

@@ -6,7 +6,7 @@ use tallygate::{Algorithm, Check, CheckError, Cost, Key, Limit};
 
 use super::Rig;
 use super::scene::{Rounds, STEPS, Scene};
-use crate::traces::micros;
+use crate::traces::{micros, zero};
 
 /// Other numbers on a live key give no free refill and lock nobody out: what was used stays used, and no wait is longer
 /// than a full refill of the new limit.
@@ -131,8 +131,8 @@ async fn ask_too_much<R: Rig>(scene: &Scene<'_, R>, subject: &str) {
 }
 
 async fn ask_for_nothing<R: Rig>(scene: &mut Scene<'_, R>, subject: &str) {
-    let zero = Limit::builder(0, scene.limit.window()).algorithm(scene.limit.algorithm()).build();
-    let limit = std::mem::replace(&mut scene.limit, zero.expect("nothing per any window"));
+    let nothing = zero(&scene.limit);
+    let limit = std::mem::replace(&mut scene.limit, nothing);
     for peek in [false, true] {
         let answer = scene.decide(subject, 5, peek).await.unwrap_or_else(|error| scene.fail(error));
         let status = answer.binding();

@@ -151,7 +151,8 @@ impl<R: Rig> Scene<'_, R> {
     pub(super) async fn stir(&mut self, subjects: &[&str]) -> Status {
         let before = self.peek(subjects[0], 1).await;
         let wait = micros(before.retry_after().unwrap_or_default());
-        let to_edge = self.window() - self.now() % self.window();
+        let next = self.limit.calendar().map(|calendar| calendar.window_at(self.rig.clock().now()).1.as_micros());
+        let to_edge = next.map_or(self.window() - self.now() % self.window(), |next| next - self.now());
         let move_by = match self.random.between(0, 9) {
             0..=3 => 0,
             4..=5 => self.random.spread(1, self.window()),

@@ -2,6 +2,7 @@
 
 use tallygate::{Algorithm, Limit};
 
+use super::calendar::{Calendar, DAY};
 use crate::traces::micros;
 
 /// An amount above zero, per window, in microseconds.
@@ -13,6 +14,8 @@ pub(super) struct Rule {
     pub(super) window: u64,
     pub(super) tick: u64,
     pub(super) slots: u64,
+    /// That of a time zone; none for windows of a fixed length.
+    pub(super) calendar: Option<Calendar>,
 }
 
 /// Doubles are exact for products up to here.
@@ -23,7 +26,8 @@ impl Rule {
     /// zero.
     pub(super) fn of(limit: &Limit) -> Option<Self> {
         let (algorithm, amount, capacity) = (limit.algorithm(), limit.amount(), limit.capacity());
-        let plain = Self { algorithm, amount, capacity, window: micros(limit.window()), tick: 1, slots: 1 };
+        let calendar = Calendar::of(limit);
+        let plain = Self { algorithm, amount, capacity, window: micros(limit.window()), tick: 1, slots: 1, calendar };
         match algorithm {
             _ if amount == 0 => None,
             Algorithm::TokenBucket | Algorithm::SlidingCounter => Some(Self { tick: plain.finest_tick(), ..plain }),
@@ -42,6 +46,7 @@ impl Rule {
             }
             Algorithm::SlidingWindow => self.window + self.slot(),
             Algorithm::SlidingCounter => 2 * self.window,
+            _ if self.calendar.is_some() => self.window + DAY,
             _ => self.window,
         }
     }

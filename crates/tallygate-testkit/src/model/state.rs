@@ -1,5 +1,6 @@
 //! What is kept for a key: one file for each kind, with the same verbs.
 
+mod calendar_window;
 mod fixed_window;
 mod sliding_counter;
 mod sliding_log;
@@ -9,6 +10,7 @@ mod token_bucket;
 use tallygate::Algorithm;
 
 use super::{Fraction, Rule};
+use calendar_window::CalendarWindow;
 use fixed_window::FixedWindow;
 use sliding_counter::SlidingCounter;
 use sliding_log::SlidingLog;
@@ -22,6 +24,7 @@ pub(super) enum State {
     SlidingWindow(SlidingWindow),
     SlidingCounter(SlidingCounter),
     SlidingLog(SlidingLog),
+    CalendarWindow(CalendarWindow),
 }
 
 /// Calls the same verb of every kind.
@@ -33,6 +36,7 @@ macro_rules! of_each {
             State::SlidingWindow($kind) => $then,
             State::SlidingCounter($kind) => $then,
             State::SlidingLog($kind) => $then,
+            State::CalendarWindow($kind) => $then,
         }
     };
 }
@@ -48,6 +52,7 @@ impl State {
             Algorithm::SlidingWindow => Self::SlidingWindow(SlidingWindow::default()),
             Algorithm::SlidingCounter => Self::SlidingCounter(SlidingCounter::fresh(rule, now)),
             Algorithm::SlidingLog => Self::SlidingLog(SlidingLog::default()),
+            Algorithm::CalendarWindow => Self::CalendarWindow(CalendarWindow::fresh(rule, now)),
             other => panic!("{other} has no model: add a file to model/state"),
         }
     }
@@ -88,6 +93,7 @@ impl State {
             Self::SlidingWindow(state) => state.used(old, now),
             Self::SlidingCounter(state) => state.used(old, now),
             Self::SlidingLog(state) => state.used(old, now),
+            Self::CalendarWindow(state) => state.used(old, now),
         };
         // Without units, a list is no state.
         let empty = used == 0 && matches!(self, Self::SlidingLog(_) | Self::SlidingWindow(_));

@@ -11,7 +11,7 @@ use tallygate::{Algorithm, Check, Cost, Key, Limit, MemoryStore};
 
 use super::{Answer, Model, Question, Subject};
 use crate::random::Random;
-use crate::traces::{Known, Time, micros};
+use crate::traces::{Known, Time, micros, zero};
 
 /// The questions of one seed. Everything about a story follows from its algorithm and its seed.
 #[derive(Debug, Clone, Copy)]
@@ -143,8 +143,7 @@ impl Teller {
             80..=97 if !self.crowded || random.chance(3) => (Verb::Refund, false),
             98 if !self.crowded => (Verb::Reset, false),
             99 => {
-                let limit = Limit::builder(0, limit.window()).algorithm(limit.algorithm()).build();
-                let limit = limit.expect("zero works with any window");
+                let limit = zero(&limit);
                 return Some(Question { verb: Verb::Check, limit, units: 1, drains: false, charged_at: None });
             }
             _ => (Verb::Check, false),

@@ -260,6 +260,11 @@ fn up_to(random: &mut Random, asks: Vec<Ask>) -> Call {
     Call { up_to: Some(up_to), ..call(Verb::Check, asks) }
 }
 
-fn zero(limit: &Limit) -> Limit {
-    Limit::builder(0, limit.window()).algorithm(limit.algorithm()).build().expect("zero works with any window")
+/// The same limit, with nothing to have.
+pub(crate) fn zero(limit: &Limit) -> Limit {
+    let zero = match limit.calendar() {
+        Some(calendar) => Limit::in_calendar(0, calendar.clone()),
+        None => Limit::builder(0, limit.window()).algorithm(limit.algorithm()),
+    };
+    zero.build().expect("zero works with any window")
 }

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use tallygate::clock::Timestamp;
 use tallygate::{Algorithm, Limit};
 
 use crate::random::Random;
@@ -78,7 +79,10 @@ impl Time {
             50..=69 if known.retry_at > self.now => edge(random, known.retry_at),
             70..=77 if known.reset_at > self.now => edge(random, known.reset_at),
             78..=81 if limit.algorithm() == Algorithm::SlidingWindow => edge(random, next(limit.numbers().slot())),
-            78..=85 => edge(random, next(window)),
+            78..=85 => {
+                let calendar = limit.calendar().map(|calendar| calendar.window_at(Timestamp::from_micros(self.now)).1);
+                edge(random, calendar.map_or(next(window), Timestamp::as_micros))
+            }
             86..=89 => edge(random, next(micros(limit.tick()))),
             90..=95 if self.backward => self.step_back(random, limit),
             _ => self.now + random.between(0, 10),

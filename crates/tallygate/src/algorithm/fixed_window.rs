@@ -64,6 +64,10 @@ impl State for FixedWindow {
         n.amount.saturating_sub(self.current(n, now).1)
     }
 
+    fn window_start(&self) -> u64 {
+        self.start
+    }
+
     fn debt(&self, limit: &Limit, now: u64) -> u64 {
         let n = limit.numbers();
         self.current(n, now).1.saturating_sub(n.amount)

@@ -5,6 +5,7 @@ use proptest::prelude::*;
 use super::bound::{Admitted, span};
 use super::*;
 use crate::clock::ManualClock;
+use crate::limit::{Calendar, Period};
 use crate::{Algorithm, Check, Key, Limit, Limiter, MemoryStore};
 
 const START: u64 = 1_700_000_000_000_000;
@@ -12,8 +13,14 @@ const START: u64 = 1_700_000_000_000_000;
 fn any_limit() -> impl Strategy<Value = Limit> {
     let amount = prop_oneof![1..20_u64, Just(999_983), Just(1_000_000_000)];
     let millis = prop_oneof![1..2000_u64, Just(999_983), Just(86_400_000), Just(31_536_000_000)];
-    (0..6_usize, amount, millis, prop::option::of(1..50_u64)).prop_map(|(algorithm, amount, millis, burst)| {
-        let algorithm = Algorithm::ALL[algorithm];
+    let algorithm = prop::sample::select(Algorithm::ALL);
+    (algorithm, amount, millis, prop::option::of(1..50_u64)).prop_map(|(algorithm, amount, millis, burst)| {
+        // Half of the calendars are of a time zone, the others of fixed windows.
+        if algorithm == Algorithm::CalendarWindow && amount % 2 == 0 {
+            let period = if millis % 2 == 0 { Period::Day } else { Period::Month { day: 31 } };
+            let calendar = Calendar::new(period, "Europe/Berlin").unwrap();
+            return Limit::in_calendar(amount, calendar).build().unwrap();
+        }
         let plain = Limit::builder(amount, Duration::from_millis(millis)).algorithm(algorithm);
         let burst = burst.filter(|_| algorithm == Algorithm::TokenBucket);
         let bursty = burst.and_then(|burst| plain.clone().burst(burst).build().ok());
@@ -64,6 +71,10 @@ fn plain_spans(limit: &Limit, calls: &[Admitted]) -> Vec<Span> {
             }
             Algorithm::FixedWindow => {
                 let start = call.at / n.window * n.window;
+                spans.push(span(start, call.at, sum(start, j), n.amount, Rule::OneWindow));
+            }
+            Algorithm::CalendarWindow => {
+                let start = n.calendar.as_ref().unwrap().window_at(Timestamp::from_micros(call.at)).0.as_micros();
                 spans.push(span(start, call.at, sum(start, j), n.amount, Rule::OneWindow));
             }
             Algorithm::FixedWindowFromFirstCall => {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::LimitError;
+use super::{Calendar, LimitError};
 use crate::algorithm::{Algorithm, double};
 
 /// The numbers that the twins compute with. All times are in microseconds.
@@ -25,9 +25,12 @@ pub struct Numbers {
     pub unit: u64,
     /// sliding_window: sub-windows per window.
     pub slots: u64,
+    /// calendar_window: when windows begin.
+    pub calendar: Option<Calendar>,
     /// The longest time until a used limit is completely unused again.
     pub full: u64,
-    /// The numbers that the script of the algorithm reads, as little-endian doubles.
+    /// The numbers that the script of the algorithm reads, as little-endian doubles. For calendar_window, boundaries follow that
+    /// depend on the time.
     pub packed: Box<[u8]>,
 }
 
@@ -48,11 +51,15 @@ impl Numbers {
         window: Duration,
         burst: Option<u64>,
         algorithm: Algorithm,
+        calendar: Option<Calendar>,
     ) -> Result<Self, LimitError> {
         let micros = u64::try_from(window.as_micros()).unwrap_or(u64::MAX);
         let whole = micros.is_multiple_of(MILLISECOND) && window.subsec_nanos().is_multiple_of(1000);
-        if !whole || !(MILLISECOND..=YEAR).contains(&micros) {
+        if calendar.is_none() && (!whole || !(MILLISECOND..=YEAR).contains(&micros)) {
             return Err(LimitError::Window { window });
+        }
+        if calendar.is_some() && algorithm != Algorithm::CalendarWindow {
+            return Err(LimitError::NotByCalendar { algorithm });
         }
         if let Some(burst) = burst {
             if algorithm != Algorithm::TokenBucket {
@@ -71,6 +78,7 @@ impl Numbers {
             refill: 0,
             unit: 1,
             slots: 0,
+            calendar,
             full: micros,
             packed: Box::default(),
         };

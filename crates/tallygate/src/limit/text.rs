@@ -2,9 +2,15 @@
 //!
 //! ```text
 //! limit     = amount ("/" | "per") [count] unit { "burst" amount | algorithm }
+//!           | amount ("/" | "per") period "in" zone [ "from" first ] [ "calendar_window" ]
 //! unit      = "ms" | "s" | "sec" | "second" | "min" | "minute" | "h" | "hour" | "d" | "day" | "w" | "week" (or plural)
 //! algorithm = "token_bucket" | "fixed_window" | "fixed_window_from_first_call" | "sliding_window" | …
+//! period    = "day" | "week" | "month" | "year"
+//! zone      = a name of the IANA database: "UTC" | "Europe/Berlin" | …
+//! first     = weekday | "day" number | month number
 //! ```
+
+mod calendar;
 
 use std::fmt;
 use std::str::FromStr;
@@ -12,6 +18,7 @@ use std::time::Duration;
 
 use super::{Limit, LimitBuilder, LimitError};
 use crate::algorithm::Algorithm;
+use calendar::{Window, Words};
 
 /// The names of each unit, the canonical one first, and its length in milliseconds. Ordered by preference when a limit
 /// is written.
@@ -55,6 +62,7 @@ impl LimitError {
     fn in_text(self, text: &str) -> Self {
         let place = match &self {
             Self::TooLarge { what: "amount", .. } => text.trim_start(),
+            Self::NotByCalendar { algorithm } => text.find(algorithm.name()).map_or(text, |at| &text[at..]),
             // The window was checked by the scanner.
             _ => text.find("burst").map_or(text, |at| &text[at..]),
         };
@@ -72,17 +80,24 @@ impl FromStr for LimitBuilder {
             return Err(scan.no_window());
         }
         let count = if scan.peek_digit() { scan.number("a number")? } else { 1 };
-        let window = scan.unit(count)?;
-        let mut builder = Limit::builder(amount, window);
+        let window = scan.window(count)?;
+        let (mut written, mut words) = (Written::default(), Words::default());
         while !scan.at_end() {
-            scan.extra(&mut builder)?;
+            if !scan.calendar_word(&mut words)? {
+                scan.extra(&mut written)?;
+            }
         }
-        Ok(builder)
+        let builder = scan.builder(amount, &window, &words)?;
+        let algorithm = written.algorithm.or(builder.algorithm);
+        Ok(LimitBuilder { burst: written.burst, algorithm, ..builder })
     }
 }
 
 impl fmt::Display for Limit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(calendar) = self.calendar() {
+            return write!(f, "{}/{calendar}", self.amount());
+        }
         let millis = u64::try_from(self.window().as_millis()).unwrap_or(u64::MAX);
         let unit = UNITS.into_iter().find(|(_, size)| millis.is_multiple_of(*size));
         let (names, size) = unit.expect("a millisecond is a unit");
@@ -99,6 +114,13 @@ impl fmt::Display for Limit {
         }
         Ok(())
     }
+}
+
+/// What may be written after the window of any limit.
+#[derive(Default)]
+struct Written {
+    burst: Option<u64>,
+    algorithm: Option<Algorithm>,
 }
 
 /// The scanner of a limit's text.
@@ -184,26 +206,29 @@ impl<'t> Scan<'t> {
         self.error_at(start, problem)
     }
 
-    fn unit(&mut self, count: u64) -> Result<Duration, LimitError> {
+    fn window(&mut self, count: u64) -> Result<Window<'t>, LimitError> {
         self.skip_space();
-        let start = self.rest;
-        let word = self.word();
-        if matches!(word, "mo" | "month" | "months" | "y" | "year" | "years") {
-            let problem = "months and years vary in length: use days, for example `30d` or `365d`";
-            return Err(self.error_at(start, problem));
+        let place = self.rest;
+        let unit = self.word();
+        let varies = matches!(unit, "mo" | "month" | "months" | "y" | "year" | "years");
+        let millis = UNITS.into_iter().find(|(names, _)| names.contains(&unit)).map(|(_, millis)| millis);
+        if millis.is_none() && !varies {
+            let problem =
+                "expected a unit: `ms`, `s`, `min`, `h`, `day` or `week`, or of a time zone `month` or `year`";
+            return Err(self.error_at(place, problem));
         }
-        let Some((_, millis)) = UNITS.into_iter().find(|(names, _)| names.contains(&word)) else {
-            return Err(self.error_at(start, "expected a unit: `ms`, `s`, `min`, `h`, `day` or `week`"));
-        };
         if count == 0 {
-            return Err(self.error_at(start, "a window cannot be zero: the shortest is `1ms`"));
+            return Err(self.error_at(place, "a window cannot be zero: the shortest is `1ms`"));
         }
-        let millis = count.checked_mul(millis).filter(|&millis| millis <= 365 * 86_400_000);
-        let millis = millis.ok_or_else(|| self.error_at(start, "the longest window is `365d`"))?;
-        Ok(Duration::from_millis(millis))
+        let length = |millis| {
+            let millis = count.checked_mul(millis).filter(|&millis| millis <= 365 * 86_400_000);
+            millis.map(Duration::from_millis).ok_or_else(|| self.error_at(place, "the longest window is `365d`"))
+        };
+        let length = millis.map(length).transpose()?;
+        Ok(Window { place, unit, count, length })
     }
 
-    fn extra(&mut self, builder: &mut LimitBuilder) -> Result<(), LimitError> {
+    fn extra(&mut self, builder: &mut Written) -> Result<(), LimitError> {
         let start = self.rest;
         let word = self.word();
         if word == "burst" {

@@ -384,7 +384,7 @@ impl Shards<'_, '_> {
         for (at, check) in checks.iter().enumerate() {
             let found =
                 self.order.binary_search(&prints[at].shard(self.count)).expect("every shard of the call is locked");
-            self.guards[found].open(prints[at], check.limit, now, call.verb() == Verb::Peek);
+            self.guards[found].open(prints[at], check.limit, now, now, call.verb() == Verb::Peek);
         }
     }
 
@@ -443,7 +443,7 @@ impl Shards<'_, '_> {
             return Resolved::unknown(now);
         };
         for part in &record.parts {
-            self.of(part.print).open(part.print, &part.limit, micros, true);
+            self.of(part.print).open(part.print, &part.limit, record.charged_at, micros, true);
         }
         let repeated = record.attempt == resolution.attempt;
         let state = record.state_at(micros);

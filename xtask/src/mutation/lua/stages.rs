@@ -20,7 +20,7 @@ pub fn stages(script: &str) -> Vec<Stage> {
         algorithm,
         ..tests(&["twins::memory_and_redis", "refusals::layout::", "logs::"])
     };
-    let states = tests(&["refusals::state::", "regressions::"]);
+    let states = tests(&["refusals::state::", "regressions::", "calendar::"]);
     let algorithm = match script {
         "counter" => return vec![tests(&["counters::", "refusals::state::a_full"])],
         "instances" => return vec![tests(&["instances::"])],
@@ -33,6 +33,7 @@ pub fn stages(script: &str) -> Vec<Stage> {
         "sliding_window" => Some("sliding_window"),
         "sliding_counter" => Some("sliding_counter"),
         "sliding_log" => Some("sliding_log"),
+        "calendar_window" => Some("calendar_window"),
         _ => None,
     };
     let several = Stage { unit: true, ..tests(&["coalesce::"]) };

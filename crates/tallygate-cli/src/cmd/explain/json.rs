@@ -1,6 +1,7 @@
 //! The explanation as JSON.
 
 use serde::Serialize;
+use tallygate::clock::Timestamp;
 use tallygate::decision::Source;
 use tallygate::policy::Descriptor;
 use tallygate_http::{Answer, millis_up, verdict_answer};
@@ -48,6 +49,9 @@ struct Ruling<'e> {
     would_charge: u64,
     retry_after_ms: Option<u64>,
     reset_after_ms: u64,
+    /// When the window of a calendar ends.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reset_at_ms: Option<u64>,
 }
 
 impl<'e> Json<'e> {
@@ -59,17 +63,18 @@ impl<'e> Json<'e> {
             because: &reason.because,
             ruling: None,
         });
+        let decided_at = explained.verdict.decided_at();
         Self {
             domain: explained.domain,
             descriptors: explained.descriptors.iter().map(entries).collect(),
             cost: explained.cost.get(),
-            policies: explained.applying.iter().map(applying).chain(others).collect(),
+            policies: explained.applying.iter().map(|one| applying(one, decided_at)).chain(others).collect(),
             answer: verdict_answer(explained.verdict),
         }
     }
 }
 
-fn applying<'e>(one: &'e Applying<'_>) -> Policy<'e> {
+fn applying<'e>(one: &'e Applying<'_>, decided_at: Option<Timestamp>) -> Policy<'e> {
     let ruling = one.ruling;
     let (policy, status) = (ruling.policy(), ruling.status());
     let limited = ruling.source() != Source::Unlimited;
@@ -85,6 +90,7 @@ fn applying<'e>(one: &'e Applying<'_>) -> Policy<'e> {
         would_charge: one.would_charge,
         retry_after_ms: status.retry_after().map(millis_up),
         reset_after_ms: millis_up(status.reset_after()),
+        reset_at_ms: decided_at.and_then(|at| status.reset_at(at)).map(|at| at.as_micros().div_ceil(1000)),
     };
     let (name, descriptor) = (policy.name(), ruling.descriptor());
     Policy { policy: name, descriptor, applies: true, because: &one.because, ruling: Some(said) }

@@ -6,6 +6,7 @@ use std::time::Duration;
 use http::header::{CONTENT_TYPE, RETRY_AFTER};
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use tallygate::Limit;
+use tallygate::limit::{Calendar, Period};
 use tallygate::policy::{Mode, Outcome, Ruling, Verdict};
 use tallygate_http::{Problem, ProblemCode, SOON, seconds_up, verdict_problem};
 
@@ -76,7 +77,7 @@ fn status(ruling: Option<&Ruling>) -> DescriptorStatus {
         current_limit: Some(RateLimit {
             name: ruling.policy().reported_name().to_owned(),
             requests_per_unit: saturated(limit.amount()),
-            unit: unit(limit.window()).into(),
+            unit: unit(limit).into(),
         }),
         limit_remaining: saturated(ruling.status().remaining()),
         duration_until_reset: Some(whole_seconds(until_reset(ruling, limit))),
@@ -105,10 +106,14 @@ fn saturated(count: u64) -> u32 {
     u32::try_from(count).unwrap_or(u32::MAX)
 }
 
-/// The unit of exactly this length.
-fn unit(window: Duration) -> Unit {
-    let exact = UNITS.iter().find(|(_, seconds)| Duration::from_secs(*seconds) == window);
-    exact.map_or(Unit::Unknown, |(unit, _)| *unit)
+/// The unit of exactly this length, or that of the calendar.
+fn unit(limit: &Limit) -> Unit {
+    let exact = || UNITS.iter().find(|(_, seconds)| Duration::from_secs(*seconds) == limit.window());
+    match limit.calendar().and_then(Calendar::period) {
+        Some(Period::Month { .. }) => Unit::Month,
+        Some(Period::Year { .. }) => Unit::Year,
+        _ => exact().map_or(Unit::Unknown, |(unit, _)| *unit),
+    }
 }
 
 /// Envoy adds them to every response, so the headers of a refusal are left out of others.
@@ -144,10 +149,12 @@ mod tests {
 
     #[test]
     fn only_exact_windows_have_a_unit() {
-        let unit = |text: &str| unit(text.parse::<Limit>().unwrap().window());
+        let unit = |text: &str| unit(&text.parse::<Limit>().unwrap());
         let units = ["1/s", "1/min", "1/h", "1/day", "1/7d", "1/30d", "1/365d"].map(unit);
         use Unit::{Day, Hour, Minute, Month, Second, Week, Year};
         assert_eq!(units, [Second, Minute, Hour, Day, Week, Month, Year]);
+        let calendars = ["1/day in UTC", "1/week in UTC", "1/month in UTC", "1/year in UTC"].map(unit);
+        assert_eq!(calendars, [Day, Week, Month, Year]);
         for other in ["1/90s", "1/1001ms", "1/2s", "1/31d"] {
             assert_eq!(unit(other), Unit::Unknown, "{other}");
         }

@@ -44,7 +44,7 @@ struct Ledger {
 /// The sums of a ledger.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(in crate::store::memory) struct Head {
-    /// Units of open holds. Of a fixed window, those charged in the window in force.
+    /// Units of open holds. Where windows end, those charged in the window in force.
     held: u64,
     count: u64,
     /// No deadline is earlier.
@@ -110,9 +110,6 @@ impl Head {
     }
 }
 
-/// The kind of both algorithms that count per window.
-const FIXED_WINDOW: &str = Algorithm::FixedWindow.kind();
-
 fn place(print: Print, limit: &Limit) -> Place {
     (print, limit.algorithm().kind())
 }
@@ -124,6 +121,7 @@ struct Look {
     remaining: u64,
     debt: u64,
     reset_at: u64,
+    window_start: u64,
 }
 
 /// The table's own form of a print: marked, if the state is.
@@ -137,9 +135,10 @@ fn look<S: State>(table: &Table<S>, print: Print, limit: &Limit, now: u64, owed:
         remaining: state.free(limit, now),
         debt: state.debt(limit, now),
         reset_at: state.reset_at(limit, now),
+        window_start: state.window_start(),
     };
     match table.get(found(table, print)) {
-        None => Look { fits: true, remaining: limit.capacity(), debt: 0, reset_at: now },
+        None => Look { fits: true, remaining: limit.capacity(), debt: 0, reset_at: now, window_start: now },
         Some(state) if state.fits(limit, now, owed) => seen(state, true),
         Some(state) => {
             let mut adopted = state.clone();
@@ -204,7 +203,7 @@ impl Holds {
 
     /// A hold that is still known.
     pub(in crate::store::memory) fn record(&self, id: HoldId, now: u64) -> Option<&Record> {
-        self.records.get(&id).filter(|record| now < record.forget_at)
+        self.records.get(&id).filter(|record| record.is_known(now))
     }
 
     pub(in crate::store::memory) fn remember(&mut self, id: HoldId, record: Record) {
@@ -251,11 +250,11 @@ impl Shard {
         with_table!(self, limit.algorithm(), |table| remark(table, print, marks));
     }
 
-    /// Units of a hold are no longer held. Those of a past fixed window were not counted any more.
+    /// Units of a hold are no longer held. Those of a window that has ended were not counted any more.
     fn release(&mut self, print: Print, limit: &Limit, now: u64, charged_at: u64, units: u64) {
-        if limit.algorithm().kind() == FIXED_WINDOW {
-            let Look { fits, reset_at, .. } = self.look(print, limit, now);
-            if !fits || reset_at == now || charged_at < reset_at - limit.numbers().window {
+        if limit.algorithm().ends_windows() {
+            let Look { fits, reset_at, window_start, .. } = self.look(print, limit, now);
+            if !fits || reset_at == now || charged_at < window_start {
                 return;
             }
         }
@@ -282,7 +281,8 @@ impl Shard {
 
     /// Prepares a state for a decision: resolves the holds whose deadline has passed, each as of its deadline. If the limit has
     /// other numbers than the state, its holds are closed, unless the call only looks.
-    pub(in crate::store::memory) fn open(&mut self, print: Print, limit: &Limit, now: u64, looks: bool) {
+    /// Those whose deadline lies before the windows that a script is sent have nothing that still counts.
+    pub(in crate::store::memory) fn open(&mut self, print: Print, limit: &Limit, around: u64, now: u64, looks: bool) {
         let Some(head) = self.head(print, limit) else { return };
         if !self.look(print, limit, now).fits {
             if !looks {
@@ -294,6 +294,7 @@ impl Shard {
             return;
         }
         let place = place(print, limit);
+        let from = limit.numbers().calendar.as_ref().map_or(0, |calendar| calendar.boundaries(around)[0]);
         while let Some(Ledger { head, open, .. }) = self.holds.ledgers.get_mut(&place) {
             let Some((&(deadline, id), &entry)) = open.first_key_value() else { break };
             head.due = deadline;
@@ -302,6 +303,9 @@ impl Shard {
             }
             open.remove(&(deadline, id));
             head.count -= 1;
+            if deadline < from {
+                continue;
+            }
             self.release(print, limit, deadline, entry.charged_at, entry.left);
             if entry.on_abandon == OnAbandon::Refund {
                 self.give_back(print, limit, deadline, entry.charged_at, entry.left);
@@ -310,9 +314,9 @@ impl Shard {
         self.keep(print, limit, now);
     }
 
-    /// Before units are charged to a state: what was held of a fixed window that has ended no longer counts.
+    /// Before units are charged to a state: what was held of a window that has ended no longer counts.
     fn before_charge(&mut self, print: Print, limit: &Limit, now: u64) {
-        if limit.algorithm().kind() == FIXED_WINDOW
+        if limit.algorithm().ends_windows()
             && self.look(print, limit, now).remaining == limit.capacity()
             && let Some(head) = self.head_mut(print, limit)
         {
@@ -587,6 +591,16 @@ impl Record {
             expires_at: Timestamp::from_micros(self.deadline),
             parts: parts.collect(),
         }
+    }
+
+    /// Whether it can still be resolved: it is remembered, and the windows of its calendars are known.
+    fn is_known(&self, now: u64) -> bool {
+        let known = |part: &Part| {
+            let boundaries =
+                part.limit.numbers().calendar.as_ref().map(|calendar| calendar.boundaries(self.charged_at));
+            boundaries.is_none_or(|known| known[0] <= now && now < known[known.len() - 1])
+        };
+        now < self.forget_at && self.parts.iter().all(known)
     }
 
     /// What has become of the hold as of `now`.

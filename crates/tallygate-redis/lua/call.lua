@@ -27,7 +27,7 @@ local twins = {}
 -- Packed states as they are now (false for none), and the TTLs of those to write.
 local states, ttls = {}, {}
 -- The heads of states (see holds.lua), and what is to be written to the open holds.
-local heads, later, aware = {}, {}, false
+local heads, later, looked, aware = {}, {}, {}, false
 --[[twins]]
 
 local sub, byte, find, pack = string.sub, string.byte, string.find, struct.pack
@@ -87,7 +87,7 @@ local function call(verb, terms, specs, first, at, count)
     local key, packed, head = KEYS[first + i - 1], ARGV[at + i], 13 * i - 12
     local kind = sub(specs, head, head + 1)
     local twin, opens = twins[kind], KEYS[first + count + i - 1]
-    local closed = aware and verb ~= 'reset' and open(kind, key, opens, packed, now, verb == 'peek')
+    local closed = aware and verb ~= 'reset' and open(kind, key, opens, packed, now)
     if verb == 'reset' then
       local existed = redis.call('UNLINK', key)
       redis.call('UNLINK', opens)
@@ -97,6 +97,7 @@ local function call(verb, terms, specs, first, at, count)
       if charges and byte(specs, head + 2) ~= SHADOW then return closed end
       answers[i] = unreadable(closed)
     elseif verb == 'refund' then
+      if aware and heads[key] then close_unless(look(kind, key, packed, now), kind, key, opens, packed) end
       local charged_at = struct.unpack('<d', specs, head + 5)
       if charged_at == 0 then charged_at = now end
       local refused, _, _, _, changed, given = try(twin, key, packed, now, 'refund', charged_at)
@@ -121,6 +122,7 @@ local function call(verb, terms, specs, first, at, count)
       else
         fit = fit and hopeless ~= HOPELESS
         local full = false
+        if charges then close_unless(not changed, kind, key, opens, packed) end
         if fit and reserves then
           local known = heads[key] or { count = 0, due = 0 }
           local most_open, most = struct.unpack('<dd', terms, 12 + 18 * i)
@@ -231,7 +233,7 @@ end
 
 -- One call as by a run of its own.
 local function alone(...)
-  states, ttls, heads, later = {}, {}, {}, {}
+  states, ttls, heads, later, looked = {}, {}, {}, {}, {}
   local reply = call(...)
   save_all()
   return reply

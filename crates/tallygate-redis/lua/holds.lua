@@ -41,9 +41,13 @@ end
 
 -- Looks at a state: whether it was written with the numbers of the limit, what is left, the debt, after which time it is unused, and a
 -- text if it cannot be read.
-local function look(kind, key, packed, now)
-  local readable, remaining, _, reset_after, changed, _, debt = try(twins[kind], key, pack('<d', 0) .. sub(packed, 9), now, 'peek')
+local function look(kind, key, packed, at)
+  -- Asked again and again about the present, while nothing is written.
+  local known = at == now and looked[key]
+  if known and known[5] == packed then return known[1], known[2], known[3], known[4] end
+  local readable, remaining, _, reset_after, changed, _, debt = try(twins[kind], key, pack('<d', 0) .. sub(packed, 9), at, 'peek')
   if type(readable) == 'string' then return false, 0, 0, 0, readable end
+  if at == now then looked[key] = { not changed, remaining, debt, reset_after, packed } end
   return not changed, remaining, debt, reset_after
 end
 
@@ -100,21 +104,20 @@ local function close(key, opens)
   write_later('UNLINK', opens)
 end
 
--- Prepares a state for a decision: resolves the holds whose deadline has passed, each as of its deadline. If the limit has other numbers
--- than the state, its holds are closed, unless the call only looks.
-local function open(kind, key, opens, packed, now, looks)
+-- If the limit has other numbers than the state, its holds are closed.
+local function close_unless(fits, kind, key, opens, packed)
+  if fits or not heads[key] then return end
+  close(key, opens)
+  touch(kind, key, packed, now)
+end
+
+-- Prepares a state for a decision: resolves the holds whose deadline has passed, each as of its deadline. Nothing else is done here: a
+-- check finds out by itself whether the limit has other numbers than the state.
+local function open(kind, key, opens, packed, now)
   local head = load(key, kind)
-  if not head then return end
+  if not head or head.count == 0 or head.due > now then return end
   local fits, _, _, _, unreadable = look(kind, key, packed, now)
-  if unreadable then return unreadable end
-  if not fits then
-    if not looks then
-      close(key, opens)
-      touch(kind, key, packed, now)
-    end
-    return
-  end
-  if head.count == 0 or head.due > now then return end
+  if unreadable or not fits then return unreadable end
   local gone, ends = 0, false
   repeat
     local entries = redis.call('ZRANGE', opens, gone, gone + 99, 'WITHSCORES')

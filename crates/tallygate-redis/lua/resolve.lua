@@ -13,7 +13,7 @@ local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
 local twins = {}
 local states, ttls = {}, {}
-local heads, later, aware = {}, {}, true
+local heads, later, looked, aware = {}, {}, {}, true
 --[[twins]]
 
 local sub, byte, find, pack = string.sub, string.byte, string.find, struct.pack
@@ -148,7 +148,8 @@ end
 local record = read_record()
 if not record then return pack('<c1Bdd', 'u', 0, 0, now) end
 for _, part in ipairs(record) do
-  local unreadable = open(part.kind, part.key, part.opens, part.packed, now, true)
+  local unreadable = open(part.kind, part.key, part.opens, part.packed, now)
+  if not unreadable then unreadable = select(5, look(part.kind, part.key, part.packed, now)) end
   if unreadable then return unreadable end
 end
 local state = record.state

@@ -46,7 +46,7 @@ impl Questions {
         Self { verb, denied: false, at_most: None, reservation: None, marked: false, asked }
     }
 
-    /// Whether it looks at what is held of its states. A plain call is told if it has to.
+    /// Whether it looks at what is held of its states. The script says so if a plain call has to.
     pub(crate) fn looks_at_holds(&self) -> bool {
         let usual = matches!(self.verb, Verb::Check | Verb::Peek);
         self.marked || !usual || self.asked.iter().any(|asked| asked.terms.is_some())

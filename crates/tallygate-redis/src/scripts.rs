@@ -104,7 +104,8 @@ fn function(kind: &str, twin: &'static str) -> String {
         "twins.{kind} = function(key, packed, now, verb, charged_at)\n\
          local {OUTPUTS} = false, 0, 0, 0, false, 0, 0\n\
          local head = heads[key]\n\
-         if head and not aware then return '!\\2' end\n{}return {OUTPUTS}\nend\n",
+         if head and not aware then return '!\\2' end\n\
+         if verb ~= 'peek' then looked[key] = nil end\n{}return {OUTPUTS}\nend\n",
         whole(twin, lua!(load_once), lua!(save_later))
     )
 }

@@ -165,7 +165,7 @@ impl Default for HoldTerms {
     }
 }
 
-/// The random name of a hold. Whoever knows a hold may resolve it, so it cannot be guessed.
+/// The random name of a hold. It is enough to resolve the hold, so it cannot be guessed.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct HoldId([u8; 16]);
 

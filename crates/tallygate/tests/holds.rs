@@ -14,7 +14,7 @@ use tallygate::{Algorithm, Check, Cost, Key, Limit, Limiter, MemoryStore, Status
 
 use crate::START;
 
-/// A limiter on a clock that is moved by hand.
+/// A limiter on a manual clock.
 fn limiter() -> (Limiter<MemoryStore>, ManualClock) {
     let clock = ManualClock::new(START);
     (Limiter::new(MemoryStore::builder().clock(clock.clone()).build()), clock)

@@ -370,8 +370,8 @@ impl Shards<'_, '_> {
         &mut self.guards[found.expect("every shard of the call is locked")]
     }
 
-    /// Prepares the states of a call. A check or a peek looks at holds only if the state of one of its checks is marked, or if it was
-    /// told that one of its limits grants holds.
+    /// Prepares the states of a call. A check or a peek looks at holds only if the state of one of its checks is marked, or if one of
+    /// them says what its limit grants to holds.
     fn open(&mut self, call: &Call<'_>, prints: &[Print], now: u64) {
         let checks = call.checks();
         let marked = |(check, print): (&Check<'_>, &Print)| self.of(*print).is_marked(*print, check.limit.algorithm());

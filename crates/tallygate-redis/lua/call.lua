@@ -1,15 +1,16 @@
 -- Any call, or several that share their states: reads the clock once, decides them one after the other as separate runs would,
 -- and writes every state once, at the end.
--- KEYS         for each call, in order, the states of its checks; if it looks at holds, the open holds of each; if it reserves, its record.
---              All are in one slot
+-- KEYS         for each call, in order, the states of its checks; if it looks at holds, the open holds of each; if it reserves, its record;
+--              if it has an id, its answer. All are in one slot
 -- ARGV[1]      how many calls
 -- for each call, in order:
 --   ARGV[+1]   check, peek, refund, reset or reserve
---   ARGV[+2]   1 if the call is already denied, else 0; h if it looks at holds, else -; c if it has limits of a calendar, else -. Then, if the
+--   ARGV[+2]   1 if the call is already denied, i if it has an id, else 0; h if it looks at holds, else -; c if it has limits of a calendar, else -. Then, if the
 --              call takes what is left, the most units, a double. The costs of its checks are then the least units, all the same. If it
 --              reserves, the id of the hold (16 bytes), for how long (a double, microseconds), and 18 bytes for each check: on_abandon (c or
---              r), overrun (d, c or r), how many holds may be open, and how many units held (doubles). Last, if it has limits of a calendar,
---              from when and until when the instants that are sent with all of them reach, two doubles
+--              r), overrun (d, c or r), how many holds may be open, and how many units held (doubles). If it has limits of a
+--              calendar, from when and until when the instants that are sent with all of them reach, two doubles. If it has an id, last a
+--              fingerprint (16 bytes) and for how long its answer is remembered (a double, microseconds). The answer of a refund is forgotten
 --   ARGV[+3]   13 bytes for each check: the kind of its state (2 letters); e, q or s for enforce, quota or shadow; d if it drains;
 --              h if it can never be allowed; when the units of a refund were charged, a double in microseconds, 0 for now
 --   ARGV[+4…]  for each check its cost and the numbers of its limit, as in check.lua
@@ -18,7 +19,8 @@
 --              remaining, retry_after, reset_after and the units charged or given back; two more if the call looks at holds: the units
 --              held and the debt. After 2 the length (4 bytes) and the text that the twin returned. If a check that
 --              decides the call cannot be read, the reply is that text alone, and nothing was written for this call. So it is if a
---              call of several cannot be written. It is ! and a 2 if units of a state are held or owed and the call does not look at
+--              call of several cannot be written. It is 2 and what is remembered, from h or - on, if the call was answered before, and
+--              3 and now (a double) if its id belongs to another call. It is ! and a 2 if units of a state are held or owed and the call does not look at
 --              holds: it has to be asked again, and then look. If now is not within what the calendars of a call reach, its reply is @ and
 --              now, and nothing was written for it
 local time = redis.call('TIME')
@@ -51,6 +53,8 @@ end
 
 --[[holds]]
 
+--[[requests]]
+
 -- The record of a hold: see resolve.lua.
 local function record(terms, specs, first, at, count, charged)
   local ttl = struct.unpack('<d', terms, 20)
@@ -66,6 +70,8 @@ end
 -- One call: its checks are KEYS[first] to KEYS[first + count - 1], and their numbers follow ARGV[at]. In addition to the verbs of a
 -- call, a twin takes adopt: it writes only a state that was converted to other numbers.
 local function call(verb, terms, specs, first, at, count)
+  local request
+  request, terms = take_request(terms)
   local denied, reserves, at_most = sub(terms, 1, 1) == '1', verb == 'reserve', nil
   aware = sub(terms, 2, 2) == 'h'
   local calendars = sub(terms, 3, 3) == 'c'
@@ -75,6 +81,9 @@ local function call(verb, terms, specs, first, at, count)
   end
   if not reserves and #terms == (calendars and 27 or 11) then at_most = struct.unpack('<d', terms, 4) end
   local charges = verb == 'check' or reserves
+  local memory = request and KEYS[first + (aware and 2 or 1) * count + (reserves and 1 or 0)]
+  local again = request and verb ~= 'refund' and recall(memory, request)
+  if again then return again end
   local function answer(i, flag, remaining, retry_after, reset_after, units, debt, fits)
     local text = pack('<Bdddd', flag, remaining, retry_after, reset_after, units)
     if not aware then return text end
@@ -203,11 +212,19 @@ local function call(verb, terms, specs, first, at, count)
         keep(kind, key, packed, now, debt)
         fits = true
       end
+      -- A debt that was paid meanwhile may leave a state that has to be adopted.
+      if aware and fits then fits = look(kind, key, packed, now) end
       answers[i] = answer(i, fit and 1 or full and 3 or 0, remaining, retry_after, reset_after, units, debt, fits)
     end
   end
   if reserves and all then record(terms, specs, first, at, count, charged) end
-  return pack('<Bd', all and 1 or 0, now) .. table.concat(answers)
+  local reply = pack('<Bd', all and 1 or 0, now) .. table.concat(answers)
+  if request and verb == 'refund' then
+    forget(memory, request)
+  elseif request and charges and all then
+    remember(memory, request, reserves and sub(terms, 4, 19), at, count, reply)
+  end
+  return reply
 end
 
 -- The replies to all calls, in order, each by `decide`.
@@ -220,6 +237,7 @@ local function replies_by(decide)
     first = first + count
     if sub(terms, 2, 2) == 'h' then first = first + count end
     if verb == 'reserve' then first = first + 1 end
+    if sub(terms, 1, 1) == 'i' then first = first + 1 end
     at = at + 3 + count
   end
   return replies
@@ -233,7 +251,7 @@ end
 
 -- One call as by a run of its own.
 local function alone(...)
-  states, ttls, heads, later, looked = {}, {}, {}, {}, {}
+  states, ttls, heads, later, looked, remembered = {}, {}, {}, {}, {}, {}
   local reply = call(...)
   save_all()
   return reply

@@ -169,7 +169,8 @@ end
 local function held(key, packed, remaining, debt, fits)
   local head = heads[key]
   if not head or not fits then return 0 end
-  return math.min(head.held, struct.unpack('<d', packed, 9) - remaining + debt)
+  local capacity = struct.unpack('<d', packed, 9)
+  return math.min(head.held, capacity - remaining + debt, capacity)
 end
 
 -- Writes the packed states that calls have changed, the heads of all, and then the open holds.

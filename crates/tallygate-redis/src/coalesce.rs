@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use tallygate::call::Verb;
 use tallygate::hold::Reservation;
+use tallygate::request::Request;
 use tallygate::{Decision, StoreError};
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
@@ -35,6 +36,8 @@ pub(crate) struct Questions {
     pub(crate) at_most: Option<u64>,
     /// What a call asks for that reserves. Boxed, as it is rare.
     pub(crate) reservation: Option<Box<Reservation>>,
+    /// What its answer is remembered by, if it has an id.
+    pub(crate) request: Option<Box<Request>>,
     /// Whether it looks at holds because a state turned out to be marked.
     pub(crate) marked: bool,
     pub(crate) asked: Vec<Asked>,
@@ -43,7 +46,17 @@ pub(crate) struct Questions {
 impl Questions {
     /// A call that takes or gives back the costs of its checks.
     pub(crate) fn new(verb: Verb, asked: Vec<Asked>) -> Self {
-        Self { verb, denied: false, at_most: None, reservation: None, marked: false, asked }
+        Self { verb, denied: false, at_most: None, reservation: None, request: None, marked: false, asked }
+    }
+
+    /// What its answer is remembered by. A call that is denied in any case has none.
+    pub(crate) fn request(&self) -> Option<&Request> {
+        self.request.as_deref().filter(|_| !self.denied)
+    }
+
+    /// Whether it may be sent again although it may have been charged. What is drained by a denied call is not remembered.
+    pub(crate) fn is_repeatable(&self) -> bool {
+        self.request().is_some() && !self.asked.iter().any(|asked| asked.drains)
     }
 
     /// Whether it looks at what is held of its states. The script says so if a plain call has to.
@@ -162,25 +175,26 @@ impl Lanes {
         Turn::Run(Some(LaneGuard { engine: Arc::clone(engine), lane, runtime: Handle::try_current().ok() }))
     }
 
-    /// Puts a call into a lane. Returns it if the lane has closed in the meantime.
-    fn push(&self, lane: u64, waiting: Waiting) -> Result<(), Waiting> {
+    /// Puts a call into a lane. Returns the question if the lane has closed in the meantime.
+    fn push(&self, lane: u64, waiting: Waiting) -> Result<(), Questions> {
         match self.state().lanes.get_mut(&lane) {
             Some(lane) => {
                 lane.waiting.push(waiting);
                 Ok(())
             }
-            None => Err(waiting),
+            None => Err(waiting.call),
         }
     }
 
-    /// The calls of the next run; closes the lane if there are none.
+    /// The calls of the next run, all of which may be repeated, or none; closes the lane if there are none.
     fn next_run(&self, lane: u64, most: usize) -> Vec<Waiting> {
         let mut state = self.state();
         let Some(open) = state.lanes.get_mut(&lane) else { return Vec::new() };
-        let mut run = Vec::new();
+        let mut run: Vec<Waiting> = Vec::new();
         let mut rest = Vec::new();
         for waiting in open.waiting.drain(..) {
-            if run.len() == most {
+            let alike = |first: &Waiting| first.call.is_repeatable() == waiting.call.is_repeatable();
+            if run.len() == most || !run.first().is_none_or(alike) {
                 rest.push(waiting);
             } else if !waiting.caller.answer.is_closed() && waiting.ticket.turn(TAKEN) {
                 run.push(waiting);
@@ -248,7 +262,7 @@ impl Engine {
         let caller = Caller { deadline, answer: sender };
         let waiting = Waiting { call, ticket: Arc::clone(&ticket), caller };
         if let Err(alone) = self.lanes.push(lane, waiting) {
-            return self.run(&alone.call, deadline).await;
+            return self.run(&alone, deadline).await;
         }
         let lost = |_| StoreError::ambiguous("the runtime is shutting down".to_owned());
         match timeout_at(deadline.send_by, &mut answer).await {

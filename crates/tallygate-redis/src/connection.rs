@@ -23,7 +23,7 @@ mod tls;
 mod tls;
 mod topology;
 
-pub(crate) use client::{Client, Settings};
+pub(crate) use client::{Calls, Client, Settings};
 pub(crate) use cluster::SLOTS;
 #[cfg(any(test, fuzzing))]
 pub(crate) use cluster::slot_ranges;

@@ -14,7 +14,7 @@ use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 use tokio::time::timeout_at;
 
-use crate::connection::Deadline;
+use crate::connection::{Calls, Deadline};
 use crate::split::insist;
 use crate::store::{Engine, RedisStore, naming};
 use crate::wire::{self, Reader, corrupt};
@@ -161,7 +161,8 @@ impl Engine {
         let first = &ending.states[0].0;
         let keys: Vec<String> = states().chain(opens).chain([record(first, ending.id)]).collect();
         let args = self.with_time(ending.args());
-        let reply = self.client.run_of(1, Effect::GivesBack, &self.scripts.resolve, &keys, &args, deadline).await;
+        let reply =
+            self.client.run_of(Calls::one(Effect::GivesBack), &self.scripts.resolve, &keys, &args, deadline).await;
         let read = reply.and_then(|reply| read_ending(&reply, &ending.states));
         read.map_err(|error| match error.kind() {
             StoreErrorKind::Corrupt => naming(error, &keys[..ending.states.len()]),

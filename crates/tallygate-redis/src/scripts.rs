@@ -75,6 +75,7 @@ impl Scripts {
         let holds = source(lua!(holds));
         let shell = |text: &str| {
             let text = text.replace("--[[twins]]", &functions).replace("--[[holds]]", holds);
+            let text = text.replace("--[[requests]]", source(lua!(requests)));
             script(&format!("local RETENTION = {RETENTION}\n{text}"))
         };
         Self {

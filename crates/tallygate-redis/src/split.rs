@@ -1,13 +1,15 @@
 //! A call whose states are in different slots of a cluster. No script can use them all, so they are charged separately,
 //! and given back if the call is denied.
 
+mod repeat;
+
 use std::sync::Arc;
 use std::time::Duration;
 
 use tallygate::call::{Effect, Settlement, Taking, Verb};
 use tallygate::clock::Timestamp;
 use tallygate::decision::Source;
-use tallygate::hold::{Resolve, Resolved};
+use tallygate::hold::{HoldId, Resolve, Resolved};
 use tallygate::policy::Mode;
 use tallygate::store::StoreErrorKind;
 use tallygate::{Decision, Status, StoreError};
@@ -54,6 +56,11 @@ impl Terms {
 struct Part {
     answer: Result<Status, StoreError>,
     decided_at: Timestamp,
+    /// Whether an earlier call with the same id was charged for it. Then this call gives nothing back: the other may have been allowed.
+    replayed: bool,
+    conflicts: bool,
+    /// The hold of the earlier call.
+    hold: Option<HoldId>,
 }
 
 type Answer = Result<Decision, StoreError>;
@@ -101,14 +108,23 @@ impl Split {
             drop(Delivery::send(self.decision(&parts), caller));
             return collect(&mut runs, &mut parts).await;
         }
+        self.look_for_a_hold().await;
         if self.call.at_most.is_some() {
             // What one slot has not got must not be taken from the others, not even for a moment: look first.
             let terms = Terms { verb: Verb::Peek, denied: false, at_most: None };
             let mut looks = self.start(terms, |mode| mode != Mode::Shadow);
             self.collect_in_time(&mut looks, &mut parts).await;
+            if let Some(conflict) = self.conflict(&parts) {
+                return drop(Delivery::send(Ok(conflict), caller));
+            }
             // If it is denied nevertheless, it takes the least, and gives it back.
             let least = self.call.asked.iter().map(|asked| asked.cost).max().unwrap_or(1);
-            self.call.at_most = self.granted(&parts, Status::remaining).map(|left| left.max(least));
+            // What an earlier call with the same id was charged is no longer left.
+            let left = |place: usize, status: &Status| match parts[place].as_ref().is_some_and(|part| part.replayed) {
+                true => status.units(),
+                false => status.remaining(),
+            };
+            self.call.at_most = self.granted(&parts, left).map(|left| left.max(least));
             let known = (0..parts.len()).all(|place| self.is_shadow(place) || status(&parts, place).is_some());
             if known && !self.settle(&parts).allowed() && !self.call.asked.iter().any(|asked| asked.drains) {
                 let shadows = (0..parts.len()).filter(|&place| self.is_shadow(place)).collect::<Vec<_>>();
@@ -132,14 +148,21 @@ impl Split {
             collect(&mut quotas, &mut parts).await;
             return finish(self.give_back(&parts, &charged(&parts))).await;
         }
+        if let Some(conflict) = self.conflict(&parts) {
+            drop(Delivery::send(Ok(conflict), caller));
+            collect(&mut runs, &mut parts).await;
+            collect(&mut quotas, &mut parts).await;
+            return finish(self.give_back(&parts, &charged(&parts))).await;
+        }
         let decided: Vec<bool> =
             (0..parts.len()).map(|at| self.is_shadow(at) || status(&parts, at).is_some()).collect();
         let settlement = self.settle(&parts);
-        let granted = self.granted(&parts, Status::units);
+        let granted = self.granted(&parts, |_, status| status.units());
         let mut too_much = charged(&parts);
         too_much.retain_mut(|(place, units, _)| {
-            *units -= self.kept(settlement, &parts, *place, granted);
-            *units > 0
+            let kept = self.kept(settlement, &parts, *place, granted);
+            *units -= kept;
+            *units > 0 && !self.keeps_all(kept)
         });
         let mut undo = self.give_back(&parts, &too_much);
         let shadow_verb = if settlement.allowed() { self.call.verb } else { Verb::Peek };
@@ -156,7 +179,7 @@ impl Split {
             }
         }
         let granted_in_all = granted.map(|granted| if settlement.allowed() { granted } else { 0 });
-        let decision = self.decision(&parts);
+        let decision = self.decision(&parts).map(|decision| self.repeated(decision, &parts));
         let decision = decision.map(|it| it.with_allowed(settlement.allowed()).with_granted(granted_in_all));
         let received = Delivery::send(decision, caller);
         finish(shadows).await;
@@ -174,7 +197,7 @@ impl Split {
         let mut in_vain = charged(&parts);
         in_vain.retain_mut(|(place, units, _)| {
             *units = units.saturating_sub(kept(*place));
-            *units > 0
+            *units > 0 && !self.keeps_all(kept(*place))
         });
         finish(self.give_back(&parts, &in_vain)).await;
     }
@@ -205,10 +228,10 @@ impl Split {
 
     /// How many units a call takes that takes what is left, by what each check has left or has taken. What nobody can say is
     /// no limit, unless it fails closed.
-    fn granted(&self, parts: &[Option<Part>], units: impl Fn(&Status) -> u64) -> Option<u64> {
+    fn granted(&self, parts: &[Option<Part>], units: impl Fn(usize, &Status) -> u64) -> Option<u64> {
         let most = self.call.at_most?;
         let left = |(place, asked): (usize, &Asked)| match status(parts, place) {
-            Some(status) => (asked.mode, if status.allowed() { units(status) } else { 0 }),
+            Some(status) => (asked.mode, if status.allowed() { units(place, status) } else { 0 }),
             None => (asked.mode, if asked.fails_closed { 0 } else { most }),
         };
         Some(Settlement::granted(most, self.call.asked.iter().enumerate().map(left)))
@@ -262,10 +285,10 @@ impl Split {
             (asked[place].cost, asked[place].charged_at) = (units, Some(at));
         }
         let places: Vec<usize> = charged.iter().map(|(place, ..)| *place).collect();
-        for group in self.engine.by_slot(&asked, &places) {
+        for group in self.groups(Verb::Refund, &places) {
             let engine = Arc::clone(&self.engine);
             let asked = group.iter().map(|&place| asked[place].clone()).collect();
-            let refund = Questions::new(Verb::Refund, asked);
+            let refund = Questions { request: self.request_of(group[0]), ..Questions::new(Verb::Refund, asked) };
             runs.spawn(async move { (group, insist(|| engine.run(&refund, engine.client.default_deadline())).await) });
         }
         runs
@@ -279,7 +302,15 @@ impl Split {
             let (engine, asked) = (Arc::clone(&self.engine), &self.call.asked[place]);
             let (states, of_nothing) = (vec![(asked.key.clone(), asked.kind)], Status::untouched(&asked.limit));
             let cancel = Ending::new(id, states, Resolve::Cancel);
+            let request = self.request_of(place);
+            let nothing = vec![Asked { cost: 0, ..asked.clone() }];
+            let forget =
+                request.map(|request| Questions { request: Some(request), ..Questions::new(Verb::Refund, nothing) });
             runs.spawn(async move {
+                // First, because an answer that is remembered must have been charged.
+                if let Some(forget) = &forget {
+                    let _ = insist(|| engine.run(forget, engine.client.default_deadline())).await;
+                }
                 let ended = insist(|| engine.end_hold(&cancel, engine.client.default_deadline())).await;
                 let given = |ended: Resolved| {
                     let units = ended.parts.first().map_or(0, |part| part.refunded);
@@ -291,15 +322,19 @@ impl Split {
         runs
     }
 
+    /// The checks of each run.
+    fn groups(&self, verb: Verb, places: &[usize]) -> Vec<Vec<usize>> {
+        // A hold has a record for each state: which of the others share a slot is not known to those that resolve it.
+        match verb == Verb::Reserve || self.call.request().is_some() {
+            true => places.iter().map(|&place| vec![place]).collect(),
+            false => self.engine.by_slot(&self.call.asked, places),
+        }
+    }
+
     fn spawn(&self, places: &[usize], terms: Terms, deadline: Deadline) -> Runs {
         let Terms { verb, denied, at_most } = terms;
         let mut runs = JoinSet::new();
-        // A hold has a record for each state: which of the others share a slot is not known to those that resolve it.
-        let groups = match verb {
-            Verb::Reserve => places.iter().map(|&place| vec![place]).collect(),
-            _ => self.engine.by_slot(&self.call.asked, places),
-        };
-        for group in groups {
+        for group in self.groups(verb, places) {
             let engine = Arc::clone(&self.engine);
             // Of what is left, each quota takes what it can: which of them pays is not known before the other slots have answered.
             let as_shadow = |asked: Asked| match asked.mode {
@@ -308,7 +343,8 @@ impl Split {
             };
             let asked = group.iter().map(|&place| as_shadow(self.call.asked[place].clone())).collect();
             let reservation = self.call.reservation.clone().filter(|_| verb == Verb::Reserve);
-            let call = Questions { denied, at_most, reservation, ..Questions::new(verb, asked) };
+            let request = self.request_of(group[0]);
+            let call = Questions { denied, at_most, reservation, request, ..Questions::new(verb, asked) };
             runs.spawn(async move { (group, engine.coalesced(call, deadline).await) });
         }
         runs
@@ -389,17 +425,23 @@ async fn collect(runs: &mut Runs, parts: &mut [Option<Part>]) {
                 Ok(decision) => Part {
                     answer: decision.failure(at).map_or(Ok(decision.statuses()[at]), |error| Err(error.clone())),
                     decided_at: decision.decided_at().unwrap_or(Timestamp::from_micros(0)),
+                    replayed: decision.replayed(),
+                    conflicts: decision.conflicts(),
+                    hold: decision.first_hold(),
                 },
-                Err(error) => Part { answer: Err(error.clone()), decided_at: Timestamp::from_micros(0) },
+                Err(error) => {
+                    let (answer, decided_at) = (Err(error.clone()), Timestamp::from_micros(0));
+                    Part { answer, decided_at, replayed: false, conflicts: false, hold: None }
+                }
             });
         }
     }
 }
 
-/// What was charged: the position of the check, the units, and the instant.
+/// What this call was charged: the position of the check, the units, and the instant.
 fn charged(parts: &[Option<Part>]) -> Vec<(usize, u64, Timestamp)> {
     let units = |(place, part): (usize, &Option<Part>)| {
-        let part = part.as_ref()?;
+        let part = part.as_ref().filter(|part| !part.replayed)?;
         let units = part.answer.as_ref().ok()?.units();
         (units > 0).then_some((place, units, part.decided_at))
     };

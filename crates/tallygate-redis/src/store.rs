@@ -8,6 +8,7 @@ use std::sync::Arc;
 use redis::Value;
 use tallygate::call::{Call, Effect, Verb};
 use tallygate::hold::Reservation;
+use tallygate::key::of_request;
 use tallygate::policy::Mode;
 use tallygate::store::StoreErrorKind;
 use tallygate::{Check, Cost, Decision, Key, Store, StoreError};
@@ -15,7 +16,7 @@ use tokio::sync::oneshot;
 
 use crate::builder::{ConnectError, RedisStoreBuilder};
 use crate::coalesce::{Lanes, Questions, Turn};
-use crate::connection::{Client, Deadline, Request};
+use crate::connection::{Calls, Client, Deadline, Request};
 use crate::holds;
 use crate::scripts::Scripts;
 use crate::server_time::ServerTime;
@@ -98,7 +99,8 @@ impl RedisStore {
         let (at_most, reservation) =
             (call.takes_at_most().map(Cost::get), call.reservation().map(|asked| Box::new(*asked)));
         let (verb, denied) = (call.verb(), call.is_denied());
-        let call = Questions { denied, at_most, reservation, ..Questions::new(verb, asked) };
+        let request = call.request().cloned().map(Box::new);
+        let call = Questions { denied, at_most, reservation, request, ..Questions::new(verb, asked) };
         let asked = &call.asked;
         let together = asked.iter().all(|other| engine.client.same_slot(asked[0].key.as_bytes(), other.key.as_bytes()));
         if together && call.verb.effect() != Effect::GivesBack {
@@ -212,7 +214,9 @@ impl Engine {
         let keys: Vec<&str> = keys.iter().map(AsRef::as_ref).collect();
         let gives_back = calls.iter().all(|call| call.verb.effect() == Effect::GivesBack);
         let effect = if gives_back { Effect::GivesBack } else { Effect::Charges };
-        self.client.run_of(calls.len(), effect, &self.scripts.call, &keys, &args, deadline).await
+        let repeatable = calls.iter().all(|call| call.is_repeatable());
+        let of = Calls { count: calls.len(), effect, repeatable };
+        self.client.run_of(of, &self.scripts.call, &keys, &args, deadline).await
     }
 
     fn arguments(&self, calls: &[&Questions]) -> Vec<Vec<u8>> {
@@ -224,9 +228,14 @@ impl Engine {
             let mut heads = Vec::with_capacity(13 * call.asked.len());
             call.asked.iter().for_each(|asked| asked.head(&mut heads));
             let looks = if call.looks_at_holds() { b'h' } else { b'-' };
+            let standing = match (call.denied, call.request()) {
+                (true, _) => b'1',
+                (false, Some(_)) => b'i',
+                (false, None) => b'0',
+            };
             let valid = wire::valid(&call.asked, about);
             let calendars = if valid.is_some() { b'c' } else { b'-' };
-            let mut terms = vec![if call.denied { b'1' } else { b'0' }, looks, calendars];
+            let mut terms = vec![standing, looks, calendars];
             terms.extend(call.at_most.iter().flat_map(|&most| wire::double(most)));
             if let Some(reservation) = &call.reservation {
                 terms.extend(reservation.id().as_bytes());
@@ -234,6 +243,10 @@ impl Engine {
                 call.asked.iter().for_each(|asked| asked.grants(&mut terms));
             }
             terms.extend(valid.into_iter().flatten().flat_map(wire::double));
+            if let Some(request) = call.request() {
+                terms.extend(request.fingerprint());
+                terms.extend(wire::double(request.kept_micros()));
+            }
             args.extend([call.verb.name().as_bytes().to_vec(), terms, heads]);
             args.extend(call.asked.iter().map(|asked| wire::pack(asked.cost, &asked.limit, about)));
         }
@@ -315,6 +328,7 @@ fn keys<'c>(calls: &[&'c Questions]) -> Vec<Cow<'c, str>> {
         }
         let record = |reservation: &Reservation| Cow::from(holds::record(&call.asked[0].key, reservation.id()));
         keys.extend(call.reservation.as_deref().map(record));
+        keys.extend(call.request().map(|request| Cow::from(of_request(&call.asked[0].key, &request.name()))));
     }
     keys
 }

@@ -4,7 +4,7 @@ use redis::Value;
 use tallygate::call::{Settlement, Verb};
 use tallygate::clock::Timestamp;
 use tallygate::decision::Source;
-use tallygate::hold::HoldTerms;
+use tallygate::hold::{HoldId, HoldTerms};
 use tallygate::policy::Mode;
 use tallygate::{Check, Decision, Limit, Status, StoreError};
 
@@ -124,15 +124,28 @@ pub(crate) fn read_check(reply: &Value, check: &Check<'_>) -> Result<Decision, S
 /// Decodes the reply of `call.lua`.
 pub(crate) fn read_call(reply: &Value, call: &Questions) -> Result<Decision, StoreError> {
     let Questions { verb, asked, .. } = call;
-    let looks = call.looks_at_holds();
     let mut reader = Reader::new(reply)?;
-    let allowed = reader.byte()? == 1;
+    let mut first = reader.byte()?;
+    if first == 3 {
+        let now = Timestamp::from_micros(reader.number()?);
+        reader.end()?;
+        let conflict = Decision::of_conflict_over(asked.iter().map(|asked| &asked.limit), now);
+        return Ok(conflict.with_granted(call.at_most.map(|_| 0)));
+    }
+    let mut before = None;
+    if first == 2 {
+        before = Some(Before::read(&mut reader, call)?);
+        first = reader.byte()?;
+    }
+    let allowed = first == 1;
+    let looks = before.as_ref().map_or(call.looks_at_holds(), |before| before.looked);
     let now = Timestamp::from_micros(reader.number()?);
     let (mut statuses, mut failures) = (Vec::with_capacity(asked.len()), Vec::new());
     for (place, asked) in asked.iter().enumerate() {
         statuses.push(match reader.byte()? {
             fits @ (0 | 1 | 3) => {
                 let status = reader.status(&asked.limit, fits == 1)?;
+                let status = before.as_ref().map_or(status, |before| status.with_limit(before.capacities[place]));
                 let status = match verb {
                     Verb::Reset => Status::untouched(&asked.limit),
                     _ if asked.hopeless => status.into_never(),
@@ -154,7 +167,29 @@ pub(crate) fn read_call(reply: &Value, call: &Questions) -> Result<Decision, Sto
     }
     let left = asked.iter().zip(&statuses).map(|(asked, status)| (asked.mode, status.units()));
     let granted = call.at_most.map(|most| if allowed { Settlement::granted(most, left) } else { 0 });
-    Ok(Decision::new(allowed, statuses, Source::Store, now).with_failures(failures).with_granted(granted))
+    let decision = Decision::new(allowed, statuses, Source::Store, now).with_failures(failures).with_granted(granted);
+    Ok(match before {
+        Some(before) => decision.with_first_hold(before.hold).replay(),
+        None => decision,
+    })
+}
+
+/// What is remembered of an answer besides the reply.
+struct Before {
+    looked: bool,
+    hold: Option<HoldId>,
+    /// Of the limits as they were.
+    capacities: Vec<u64>,
+}
+
+impl Before {
+    fn read(reader: &mut Reader<'_>, call: &Questions) -> Result<Self, StoreError> {
+        let looked = reader.take(1)? == b"h";
+        let id: [u8; 16] = reader.take(16)?.try_into().unwrap_or_default();
+        let hold = (id != [0; 16]).then(|| HoldId::from_bytes(id));
+        let capacities = call.asked.iter().map(|_| reader.number()).collect::<Result<_, _>>()?;
+        Ok(Self { looked, hold, capacities })
+    }
 }
 
 /// The reply of a twin that cannot read a state: `!` and the version of the state, or `?` and an error. Or `@` and the server's

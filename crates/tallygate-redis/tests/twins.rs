@@ -10,6 +10,8 @@ use tallygate::algorithm::EncodedState;
 use tallygate::call::{Call, Verb};
 use tallygate::clock::{ManualClock, Timestamp};
 use tallygate::hold::{Hold, Holds, Resolution, Resolved};
+use tallygate::key::of_request;
+use tallygate::request::Request;
 use tallygate::{Algorithm, Check, Decision, Key, Limit, MemoryStore, Store, StoreError};
 use tallygate_redis::RedisStore;
 use tallygate_testkit::traces::{Inspected, Stored, Trace};
@@ -201,6 +203,9 @@ impl Store for Keys {
     /// sometimes steps back, and a key then has a millisecond more left than it was given. States of which units are held live longer.
     async fn call(&self, call: &Call<'_>) -> Result<Decision, StoreError> {
         let decision = self.store.call(call).await?;
+        if decision.replayed() {
+            return Ok(decision);
+        }
         let mut heard = Vec::new();
         for (check, status) in call.checks().iter().zip(decision.statuses()).filter(|(_, status)| status.units() > 0) {
             if call.verb() != Verb::Check {
@@ -222,6 +227,13 @@ impl Store for Keys {
             } else {
                 assert_eq!(given, Some(counts), "{check:?}, {status:?}");
             }
+        }
+        if let Some(request) = call.request().filter(|_| decision.allowed()) {
+            let key = of_request(&key(&call.checks()[0]), &request.name());
+            let left = u64::try_from(self.command(&["PTTL", &key]).int()).expect("every key has a time to live");
+            self.hear_until(&format!(r#""PTTL" "{key}""#), &mut heard);
+            let kept = request.kept_micros().div_ceil(1000) + SLACK;
+            assert!(lifetime_given(&key, &heard) == Some(kept) && left + 60_000 >= kept, "{left} ms of {kept}");
         }
         Ok(decision)
     }
@@ -293,6 +305,13 @@ impl Inspected for Keys {
 
     async fn inspect_holds(&self, check: &Check<'_>) -> Option<Vec<(u64, Vec<u8>)>> {
         Some(self.sorted_set(&format!("{}-open", key(check))))
+    }
+
+    async fn inspect_answer(&self, request: &Request, first: &Check<'_>) -> Option<Option<Vec<u8>>> {
+        Some(match self.command(&["GET", &of_request(&key(first), &request.name())]) {
+            Reply::Bulk(bytes) => Some(bytes),
+            _ => None,
+        })
     }
 }
 

@@ -11,6 +11,7 @@ use std::future::Future;
 use tallygate::algorithm::EncodedState;
 use tallygate::clock::ManualClock;
 use tallygate::hold::{Hold, Holds, Resolution, Resolved};
+use tallygate::request::Request;
 use tallygate::{Algorithm, Check, Decision, MemoryStore, Store, StoreError};
 
 use crate::random::Random;
@@ -23,7 +24,7 @@ pub(crate) use time::{Known, Time, micros};
 ///
 /// It consists of chapters of some hundred steps, each with its own keys, limits and time. In a chapter the clock moves
 /// by anything from nothing to three windows, and to the exact edges of waits and windows. Calls are checks of one and
-/// of several limits, peeks, refunds, resets and invalid calls; limits change their numbers while their keys are in
+/// of several limits, peeks, refunds, resets, invalid calls and repeats; limits change their numbers while their keys are in
 /// use.
 #[derive(Debug, Clone)]
 pub struct Trace {
@@ -55,6 +56,16 @@ pub trait Inspected: Holds {
         let _ = check;
         std::future::ready(None)
     }
+
+    /// What is remembered of a call with an id, of which this is the first check; `None` if it cannot be inspected.
+    fn inspect_answer(
+        &self,
+        request: &Request,
+        first: &Check<'_>,
+    ) -> impl Future<Output = Option<Option<Vec<u8>>>> + Send {
+        let _ = (request, first);
+        std::future::ready(None)
+    }
 }
 
 /// A state as it is stored, if there is one.
@@ -67,6 +78,10 @@ impl Inspected for MemoryStore {
 
     async fn inspect_holds(&self, check: &Check<'_>) -> Option<Vec<(u64, Vec<u8>)>> {
         Some(self.encoded_holds(check))
+    }
+
+    async fn inspect_answer(&self, request: &Request, _: &Check<'_>) -> Option<Option<Vec<u8>>> {
+        Some(self.encoded_answer(request))
     }
 }
 
@@ -153,7 +168,10 @@ impl Trace {
                     true => call.asks.clone(),
                     false => Vec::new(),
                 };
-                let states = differing(one, two, &compared).await;
+                let states = match differing(one, two, &compared).await {
+                    None => differing_answers(one, two, chapter.named().filter(|_| last).chain([&call])).await,
+                    states => states,
+                };
                 let (alike, answers) = match states {
                     None => (answers[0].is_like(&answers[1], call.verb), answers.map(|answer| answer.to_string())),
                     Some(states) => (false, states),
@@ -187,6 +205,24 @@ async fn differing<A: Inspected, B: Inspected>(one: &A, two: &B, asks: &[Ask]) -
             && one != two
         {
             return Some([one, two].map(|holds| format!("{ask}: held {holds:02x?}")));
+        }
+    }
+    None
+}
+
+/// The first call with an id of which the stores remember different answers.
+async fn differing_answers<A: Inspected, B: Inspected>(
+    one: &A,
+    two: &B,
+    calls: impl Iterator<Item = &call::Call>,
+) -> Option<[String; 2]> {
+    for (request, first) in calls.filter_map(call::Call::remembered) {
+        let check = first.check();
+        let answers = [one.inspect_answer(&request, &check).await, two.inspect_answer(&request, &check).await];
+        if let [Some(one), Some(two)] = answers
+            && one != two
+        {
+            return Some([one, two].map(|answer| format!("{first}: remembered {answer:02x?}")));
         }
     }
     None

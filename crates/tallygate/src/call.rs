@@ -13,6 +13,7 @@ use crate::decision::Decision;
 use crate::hold::{Hold, HoldTerms, Reservation};
 use crate::key::KeyError;
 use crate::policy::Mode;
+use crate::request::{InvalidRequestId, Request, RequestId};
 use crate::store::{Store, StoreError};
 use crate::words::words;
 
@@ -33,6 +34,8 @@ pub struct Call<'c> {
     at_most: Option<Cost>,
     /// What a call asks for that reserves.
     reservation: Option<Reservation>,
+    /// Boxed, as it is rare.
+    request: Option<Box<Request>>,
     deadline: Option<Instant>,
 }
 
@@ -120,6 +123,9 @@ pub enum InvalidCheck {
     /// The cost is zero or too large.
     #[error(transparent)]
     Cost(#[from] CostError),
+    /// The id of the call cannot be one.
+    #[error(transparent)]
+    RequestId(#[from] InvalidRequestId),
     /// A call that takes what is left asks for more than it may take.
     #[error("at least {at_least} units are asked for, but at most {at_most}: lower the first or raise the second")]
     AtLeastAboveMost {
@@ -182,10 +188,10 @@ impl<'c> Call<'c> {
 
     #[inline(always)]
     fn plain(verb: Verb, checks: impl Into<Cow<'c, [Check<'c>]>>) -> Self {
-        let (zero, denied, partial, at_most, deadline) = (0, false, false, None, None);
+        let (zero, denied, partial, at_most, request, deadline) = (0, false, false, None, None, None);
         // For a minute, unless the call says more.
         let reservation = (verb == Verb::Reserve).then(|| Reservation::new(Duration::from_secs(60)));
-        Self { verb, checks: checks.into(), zero, denied, partial, at_most, reservation, deadline }
+        Self { verb, checks: checks.into(), zero, denied, partial, at_most, reservation, request, deadline }
     }
 
     #[inline(never)]
@@ -268,6 +274,21 @@ impl<'c> Call<'c> {
         Call { denied: self.denied, partial, at_most, deadline, ..Call::plain(self.verb, checks) }
     }
 
+    /// The same call under an id, if there is one. Of what the call asks for, everything must be set before.
+    #[must_use]
+    pub fn with_request_id(self, id: Option<RequestId>) -> Self {
+        // A call that is denied in any case has nothing to remember.
+        let id = id.filter(|_| !self.denied && !self.checks.is_empty());
+        let request = id.map(|id| Box::new(Request::new(id, &self)));
+        Self { request, ..self }
+    }
+
+    /// A refund of what another call was charged, which is then forgotten with its answer.
+    #[must_use]
+    pub(crate) fn forgetting(self, request: Option<Box<Request>>) -> Self {
+        Self { request, ..self }
+    }
+
     /// The same call with a deadline. A call that is not answered by then is abandoned, and may have been charged.
     #[must_use]
     pub fn by(self, deadline: Option<Instant>) -> Self {
@@ -288,7 +309,13 @@ impl<'c> Call<'c> {
     #[inline(always)]
     pub fn plain_check(&self) -> Option<&Check<'c>> {
         match &*self.checks {
-            [check] if self.verb == Verb::Check && check.is_plain() && !self.denied && self.at_most.is_none() => {
+            [check]
+                if self.verb == Verb::Check
+                    && check.is_plain()
+                    && !self.denied
+                    && self.at_most.is_none()
+                    && self.request.is_none() =>
+            {
                 Some(check)
             }
             _ => None,
@@ -304,6 +331,19 @@ impl<'c> Call<'c> {
     /// What a call asks for that reserves. `None` for any other.
     pub fn reservation(&self) -> Option<&Reservation> {
         self.reservation.as_ref()
+    }
+
+    /// What the store remembers an allowed answer by, if the call has an id. A repeat of the call changes nothing: see
+    /// [`Decision::replay`] and [`Decision::of_conflict`]. That of a refund is forgotten with what is given back.
+    /// A store that ignores this charges every repeat.
+    pub fn request(&self) -> Option<&Request> {
+        self.request.as_deref()
+    }
+
+    /// The hold of an answer, if it is allowed and the call reserves: the first one, if the answer was given before.
+    pub fn hold_of(&self, decision: &Decision) -> Option<Hold> {
+        let reservation = self.reservation.filter(|_| decision.allowed())?;
+        Some(Hold::new(decision.first_hold().unwrap_or(reservation.id()), &self.checks))
     }
 
     /// The hold that a call reserves, if it is allowed.

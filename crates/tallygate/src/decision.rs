@@ -11,6 +11,7 @@ use crate::algorithm::Algorithm;
 use crate::call::{Call, Verb};
 use crate::check::{Check, Cost, Receipt};
 use crate::clock::Timestamp;
+use crate::hold::HoldId;
 use crate::limit::Limit;
 use crate::store::StoreError;
 use crate::words::words;
@@ -107,6 +108,12 @@ impl Status {
         Self { retry_after, reset_after, limit, remaining, units: by_calendar(of), held: u32::from(allowed) }
     }
 
+    /// The same numbers, of a limit that has had this capacity.
+    #[must_use]
+    pub fn with_limit(self, capacity: u64) -> Self {
+        Self { limit: units(capacity), ..self }
+    }
+
     /// What is left of a limit of which only the capacity is known, and the kind of its state.
     pub fn of_capacity(capacity: u64, kind: &str, remaining: u64, reset_after: u64) -> Self {
         let (limit, remaining) = (units(capacity), units(remaining));
@@ -195,6 +202,12 @@ impl Status {
             wait => wait.saturating_sub(passed).max(least),
         };
         Self { retry_after, reset_after: self.reset_after.saturating_sub(passed), ..self }
+    }
+
+    /// The same numbers, denied.
+    #[must_use]
+    pub(crate) fn into_denied(self) -> Self {
+        Self { held: self.held & !ALLOWED, ..self }
     }
 
     /// The same numbers, denied, and waiting does not help.
@@ -299,6 +312,15 @@ pub struct Decision {
     source: Source,
     allowed: bool,
     split: bool,
+    repeat: Repeat,
+}
+
+/// What an answer has to do with an earlier one under the same id.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Repeat {
+    Nothing,
+    Same,
+    Conflict,
 }
 
 /// Above what any call may be granted.
@@ -308,7 +330,7 @@ const NO_GRANT: u32 = u32::MAX;
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Answers {
     One([Status; 1]),
-    Many(Arc<(Vec<Status>, Vec<Failure>)>),
+    Many(Arc<(Vec<Status>, Vec<Failure>, Option<HoldId>)>),
 }
 
 /// The instant of a decision without a store.
@@ -321,15 +343,16 @@ impl Decision {
     /// Creates a decision from the statuses of its checks, in order. There is at least one.
     #[inline(always)]
     pub fn new(allowed: bool, statuses: Vec<Status>, source: Source, decided_at: Timestamp) -> Self {
-        let answers = Answers::Many(Arc::new((statuses, Vec::new())));
-        Self { answers, decided_at, granted: NO_GRANT, source, allowed, split: false }
+        let answers = Answers::Many(Arc::new((statuses, Vec::new(), None)));
+        Self { answers, decided_at, granted: NO_GRANT, source, allowed, split: false, repeat: Repeat::Nothing }
     }
 
     /// Creates the decision of a call with one check.
     #[inline(always)]
     pub fn of_one(status: Status, source: Source, decided_at: Timestamp) -> Self {
         let answers = Answers::One([status]);
-        Self { answers, decided_at, granted: NO_GRANT, source, allowed: status.allowed(), split: false }
+        let allowed = status.allowed();
+        Self { answers, decided_at, granted: NO_GRANT, source, allowed, split: false, repeat: Repeat::Nothing }
     }
 
     /// The answer to a call with nothing to ask.
@@ -359,12 +382,14 @@ impl Decision {
         }
         let whole = |decision: Self| {
             let granted = decision.granted();
-            (decision.allowed && !call.is_denied(), decision.split, decision.decided_at, granted)
+            let repeat = (decision.repeat, decision.first_hold());
+            (decision.allowed && !call.is_denied(), decision.split, decision.decided_at, granted, repeat)
         };
-        let (allowed, split, decided_at, granted) = answered.map_or((false, false, NOT_ASKED, None), whole);
+        let nothing = (false, false, NOT_ASKED, None, (Repeat::Nothing, None));
+        let (allowed, split, decided_at, granted, (repeat, hold)) = answered.map_or(nothing, whole);
         let granted = call.takes_at_most().map(|most| if allowed { granted.unwrap_or(most.get()) } else { 0 });
         let decision = Self::new(allowed, statuses, Source::ZeroLimit, decided_at).with_granted(granted);
-        Self { split, ..decision }.with_failures(failures)
+        Self { split, repeat, ..decision }.with_first_hold(hold).with_failures(failures)
     }
 
     /// The same answer with other statuses. A call that looks is judged again by them.
@@ -373,7 +398,8 @@ impl Decision {
         let allowed = if looks { call.settle(|place| statuses[place].allowed()).allowed() } else { self.allowed };
         let failure = |place: usize| Some((place, self.failure(place)?.clone()));
         let failures = (0..statuses.len()).filter_map(failure).collect();
-        Self { answers: Answers::Many(Arc::new((statuses, failures))), allowed, ..self }
+        let answers = Answers::Many(Arc::new((statuses, failures, self.first_hold())));
+        Self { answers, allowed, ..self }
     }
 
     /// Sets the errors of checks that the store could not answer for.
@@ -383,6 +409,52 @@ impl Decision {
             Arc::make_mut(many).1 = failures;
         }
         self
+    }
+
+    /// Marks an answer that was given before, to the same call under the same id.
+    #[must_use]
+    pub fn replay(self) -> Self {
+        Self { repeat: Repeat::Same, ..self }
+    }
+
+    /// The answer to a call whose id belongs to another call: denied, and nothing was changed.
+    pub fn of_conflict(call: &Call<'_>, decided_at: Timestamp) -> Self {
+        Self::of_conflict_over(call.checks().iter().map(|check| check.limit), decided_at)
+            .with_granted(call.takes_at_most().map(|_| 0))
+    }
+
+    /// The same, given the limits of the call.
+    pub fn of_conflict_over<'l>(limits: impl Iterator<Item = &'l Limit>, decided_at: Timestamp) -> Self {
+        let decision = Self::new(false, limits.map(Status::never).collect(), Source::Store, decided_at);
+        Self { repeat: Repeat::Conflict, ..decision }
+    }
+
+    /// Sets the hold of an answer that was given before.
+    #[must_use]
+    pub fn with_first_hold(mut self, hold: Option<HoldId>) -> Self {
+        if let (Answers::Many(many), Some(_)) = (&mut self.answers, hold) {
+            Arc::make_mut(many).2 = hold;
+        }
+        self
+    }
+
+    /// The hold of an answer that was given before, if the call reserves.
+    pub fn first_hold(&self) -> Option<HoldId> {
+        match &self.answers {
+            Answers::One(_) => None,
+            Answers::Many(many) => many.2,
+        }
+    }
+
+    /// Whether this is the first answer to a call under this id, given again: everything is as of then, and nothing was charged.
+    pub fn replayed(&self) -> bool {
+        self.repeat == Repeat::Same
+    }
+
+    /// Whether the id of the call belongs to another call. It is denied, whatever its limits have left, and nothing was charged. A
+    /// [`Limiter`](crate::Limiter) makes an error of it.
+    pub fn conflicts(&self) -> bool {
+        self.repeat == Repeat::Conflict
     }
 
     /// Whether the store could not answer for some of the checks.

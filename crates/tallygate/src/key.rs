@@ -100,6 +100,12 @@ pub fn decode_policy<'k>(encoded: &'k str, prefix: &str) -> Option<(&'k str, &'k
     rest.rsplit_once(':')
 }
 
+/// The key under which a shared store remembers the answer to a call, next to an encoded key of the call.
+pub fn of_request(encoded: &str, name: &str) -> String {
+    let subject = encoded.find("}:").map_or(encoded.len(), |end| end + 2);
+    format!("{}request:{name}", &encoded[..subject])
+}
+
 /// Appends `part` with all but plain characters escaped as `%XX`, or `#` and a digest if the result is too long.
 fn push_part(written: &mut String, part: &[u8]) {
     let start = written.len();

@@ -31,6 +31,7 @@
 //! |---|---|
 //! | [`limiter`], [`limit`], [`key`], [`check`], [`decision`] | the front door: what is asked and answered |
 //! | [`hold`] | units reserved now and settled later |
+//! | [`request`] | ids of calls, so that they can be repeated |
 //! | [`counter`] | atomic counters |
 //! | [`policy`] | named rules that match requests, as the server and the middleware use them |
 //! | [`store`], [`call`], [`algorithm`] | writing a store, or a wrapper around one |
@@ -45,6 +46,7 @@ mod few;
 pub mod hold;
 pub mod key;
 pub mod limit;
+pub mod request;
 
 pub mod algorithm;
 pub mod call;

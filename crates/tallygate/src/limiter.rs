@@ -1,6 +1,7 @@
 //! The front door: validates a question, asks the store and returns its decision. Read this first.
 
 mod bound;
+mod once;
 mod reserved;
 mod wait;
 
@@ -14,6 +15,7 @@ use crate::limit::{IntoLimit, LimitError};
 use crate::store::{MemoryStore, Store, StoreError};
 
 pub use bound::BoundLimit;
+pub use once::Once;
 pub use reserved::{HoldGuard, Reserved, RunError};
 pub use wait::NotReady;
 
@@ -50,13 +52,16 @@ pub enum CheckError {
     /// The store could not answer.
     #[error(transparent)]
     Store(#[from] StoreError),
+    /// The id of the call belongs to another call. Nothing was charged, and `on_error` must not turn this into an answer.
+    #[error("the request id was used for another call: choose a new one for each call, and repeat a call as it was")]
+    Conflict,
 }
 
 impl CheckError {
     /// Whether the call may have been charged: asking again could then charge twice.
     pub fn may_have_charged(&self) -> bool {
         match self {
-            Self::Invalid(_) => false,
+            Self::Invalid(_) | Self::Conflict => false,
             Self::Store(error) => error.may_have_charged(),
         }
     }

@@ -6,6 +6,7 @@ mod on_error; // what is answered when the store cannot
 mod partial; // a store that answers for some checks only
 mod properties; // random policies and calls against a model
 mod refunds; // refunds of a verdict
+mod requests; // calls with an id
 mod up_to; // calls that take what is left
 
 use std::pin::pin;

@@ -7,6 +7,7 @@ use std::time::Duration;
 use tallygate::call::{Call, Effect, UpTo};
 use tallygate::clock::{ManualClock, Timestamp};
 use tallygate::policy::{Excess, Mode};
+use tallygate::request::RequestId;
 use tallygate::store::StoreErrorKind;
 use tallygate::{Algorithm, Check, Cost, Key, Limit, MemoryStore, Status, Store};
 use tallygate_testkit::Server;
@@ -69,8 +70,16 @@ async fn a_run_of_several_calls_decides_as_separate_runs() {
             verb => Call::new(verb, checks).unwrap(),
         };
         let batch: Vec<Call<'_>> = batch.iter().map(|checks| call(checks)).collect();
+        // Some have an id, and some of these are repeats, within one run, too.
+        let mut id = |call: &Call<'_>| {
+            let charges = call.verb() == Verb::Check && random.chance(30);
+            charges.then(|| RequestId::new([random.pick(&[1, 2])]).unwrap())
+        };
+        let ids: Vec<Option<RequestId>> = batch.iter().map(&mut id).collect();
+        let batch: Vec<Call<'_>> = batch.into_iter().zip(ids).map(|(call, id)| call.with_request_id(id)).collect();
         let question = |call: &Call<'_>| Questions {
             at_most: call.takes_at_most().map(Cost::get),
+            request: call.request().cloned().map(Box::new),
             ..Questions::new(
                 call.verb(),
                 call.checks().iter().map(|check| Asked::new(check, &redis.engine.prefix)).collect(),

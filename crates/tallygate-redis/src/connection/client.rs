@@ -47,6 +47,23 @@ impl Default for Settings {
     }
 }
 
+/// What the client needs to know of the calls of a run.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Calls {
+    /// How many there are: each takes a place in flight.
+    pub(crate) count: usize,
+    pub(crate) effect: Effect,
+    /// Whether they may be sent again although they may have been charged, because the script remembers its answers.
+    pub(crate) repeatable: bool,
+}
+
+impl Calls {
+    /// One call that must not be charged twice.
+    pub(crate) fn one(effect: Effect) -> Self {
+        Self { count: 1, effect, repeatable: false }
+    }
+}
+
 /// The connection layer of a store, shared by concurrent calls. Dropping a call at any point is safe.
 pub(crate) struct Client {
     topology: Topology,
@@ -71,8 +88,8 @@ impl Client {
         Deadline::after(self.settings.connect_timeout)
     }
 
-    /// Runs a script on keys that share a slot. It takes effect at most once: what may have been charged is never sent
-    /// again.
+    /// Runs a script on keys that share a slot. It takes effect at most once: what may have been charged is not sent
+    /// again, unless the script remembers its answer.
     pub(crate) async fn run<K: AsRef<[u8]>, A: AsRef<[u8]>>(
         &self,
         script: &Script,
@@ -80,14 +97,13 @@ impl Client {
         args: &[A],
         deadline: Deadline,
     ) -> Result<Value, StoreError> {
-        self.run_of(1, Effect::Charges, script, keys, args, deadline).await
+        self.run_of(Calls::one(Effect::Charges), script, keys, args, deadline).await
     }
 
-    /// Like [`run`](Self::run), for a script that decides several calls: it takes a place in flight for each.
+    /// Like [`run`](Self::run), for a script that decides several calls.
     pub(crate) async fn run_of<K: AsRef<[u8]>, A: AsRef<[u8]>>(
         &self,
-        calls: usize,
-        effect: Effect,
+        calls: Calls,
         script: &Script,
         keys: &[K],
         args: &[A],
@@ -102,8 +118,11 @@ impl Client {
         }
         let run = ScriptRun::new(script, keys, args);
         let node = self.route(slot, deadline).await?.node;
-        let place = self.admit(node.places(effect), calls, slot, deadline).await?;
-        self.send(run, slot, deadline, place).await
+        let place = self.admit(node.places(calls.effect), calls.count, slot, deadline).await?;
+        let mut lost = None;
+        let answer = self.send(run, slot, deadline, place, (calls.repeatable, &mut lost)).await;
+        // Whatever has become of the repetition, the first attempt may have been charged.
+        answer.map_err(|error| lost.unwrap_or(error))
     }
 
     /// The owner of a slot, once there is one.
@@ -172,13 +191,15 @@ impl Client {
         too_busy("the call waited for others about the same key")
     }
 
-    /// The retry loop: retries only after a failure that proves that the script changed nothing.
+    /// The retry loop: retries only after a failure that proves that the script changed nothing, or if the calls are repeatable. Then the
+    /// error of an attempt that may have been charged is left in `lost`.
     async fn send(
         &self,
         mut run: ScriptRun<'_>,
         slot: u16,
         deadline: Deadline,
         place: Place,
+        (repeatable, lost): (bool, &mut Option<StoreError>),
     ) -> Result<Value, StoreError> {
         let waited = deadline.began.elapsed();
         let mut redirected: Option<Route> = None;
@@ -191,6 +212,7 @@ impl Client {
             };
             let address = route.node.address();
             let request = if route.asking { Request::Asking(run.command()) } else { Request::Command(run.command()) };
+            *lost = lost.take().map(StoreError::repeated);
             let failure = match route.node.send_in(request, deadline, Some(Arc::clone(&place))).await {
                 Ok(value) => return Ok(value),
                 Err(failure) => failure,
@@ -230,7 +252,10 @@ impl Client {
                 }
                 Failure::Lost(_) => {
                     self.topology.refresh();
-                    false
+                    if repeatable {
+                        lost.get_or_insert_with(|| failure.clone().at(address));
+                    }
+                    repeatable && pause(deadline.send_by).await
                 }
                 Failure::Down(_)
                 | Failure::Late(_)

@@ -14,13 +14,14 @@ use std::time::Duration;
 
 use redis::Value;
 use tallygate::StoreError;
+use tallygate::call::Effect;
 use tallygate::store::StoreErrorKind as Kind;
 use tokio::runtime::Builder;
 use tokio::time::{Instant, sleep};
 
 use self::network::drive;
 use self::servers::{Form, Servers, Step, reply_for};
-use super::client::{Client, Settings};
+use super::client::{Calls, Client, Settings};
 use super::cluster::slot_of;
 use crate::scripts::{Script, ScriptRun};
 
@@ -50,6 +51,8 @@ struct Case {
     form: Form,
     steps: Vec<Step>,
     neighbour: Neighbour,
+    /// Whether the watched call has an id, by which the servers know a repetition.
+    repeatable: bool,
 }
 
 /// What a run showed.
@@ -64,7 +67,7 @@ struct Seen {
 
 impl Case {
     fn new(form: Form, steps: &[Step]) -> Self {
-        Self { form, steps: steps.to_vec(), neighbour: Neighbour::None }
+        Self { form, steps: steps.to_vec(), neighbour: Neighbour::None, repeatable: false }
     }
 
     /// Runs it with a caller that leaves at a point, and checks what must hold.
@@ -77,18 +80,19 @@ impl Case {
 
     async fn simulate(&self, leaves_at: usize) -> Seen {
         let context = || format!("{self:?}, left at {leaves_at}");
-        let servers = Servers::new(self.form, WATCHED);
+        let servers = Servers::new(self.form, WATCHED, self.repeatable);
         let url = servers.url().parse().unwrap();
         let servers = network::install(servers);
         let client = Arc::new(Client::connect(&url, SETTINGS()).await.unwrap());
         servers.lock().unwrap().plan(&self.steps);
 
-        let neighbour = (self.neighbour != Neighbour::None).then(|| tokio::spawn(call(Arc::clone(&client), OTHER)));
+        let neighbour =
+            (self.neighbour != Neighbour::None).then(|| tokio::spawn(call(Arc::clone(&client), OTHER, false)));
         if self.neighbour == Neighbour::Ahead {
             tokio::task::yield_now().await;
         }
         let began = Instant::now();
-        let (result, points) = drive(Box::pin(call(Arc::clone(&client), WATCHED)), leaves_at).await;
+        let (result, points) = drive(Box::pin(call(Arc::clone(&client), WATCHED, self.repeatable)), leaves_at).await;
         // A millisecond is the resolution of timers.
         assert!(began.elapsed() <= SETTINGS().deadline + Duration::from_millis(1), "late: {}", context());
         if let Some(neighbour) = neighbour {
@@ -102,7 +106,7 @@ impl Case {
         // Whatever is still on its way arrives, and what is broken is found.
         sleep(SETTLED).await;
         let settled = Instant::now();
-        while call(Arc::clone(&client), b"{1}later").await.is_err() {
+        while call(Arc::clone(&client), b"{1}later", false).await.is_err() {
             assert!(settled.elapsed() < SETTLED, "no answer any more: {}", context());
             sleep(Duration::from_millis(10)).await;
         }
@@ -139,9 +143,9 @@ fn judge(result: &Result<Value, StoreError>, key: &[u8], charged: u32, context: 
     }
 }
 
-async fn call(client: Arc<Client>, key: &'static [u8]) -> Result<Value, StoreError> {
-    let script = Script::new(SCRIPT);
-    client.run(&script, &[key], &[] as &[&[u8]], client.default_deadline()).await
+async fn call(client: Arc<Client>, key: &'static [u8], repeatable: bool) -> Result<Value, StoreError> {
+    let (script, calls) = (Script::new(SCRIPT), Calls { repeatable, ..Calls::one(Effect::Charges) });
+    client.run_of(calls, &script, &[key], &[] as &[&[u8]], client.default_deadline()).await
 }
 
 const TRY_AGAIN: Step = Step::Error("TRYAGAIN Multiple keys request during rehashing of slot");
@@ -231,7 +235,8 @@ fn explore(form: Form) {
         for step in attempts(form, stride) {
             let alone = Case { neighbour, ..Case::new(form, &[step]) };
             let after = |first: Step| Case { neighbour, ..Case::new(form, &[first, step]) };
-            for case in std::iter::once(alone).chain(first_attempts(form).into_iter().map(after)) {
+            let repeatable = Case { repeatable: true, ..alone.clone() };
+            for case in [alone, repeatable].into_iter().chain(first_attempts(form).into_iter().map(after)) {
                 (cases, runs) = (cases + 1, runs + case.run_all());
             }
         }
@@ -299,6 +304,34 @@ fn what_may_have_been_run_and_what_will_not_change_are_not_sent_again() {
         assert_eq!(ends(form, Step::CutRequest { after: LENGTH_OF_REQUEST, arrived: true }), Kind::Ambiguous);
     }
     assert_eq!(ends(Form::Single, Step::Error("MOVED 9842 b:1")), Kind::Refused);
+}
+
+/// The servers know it by its id: however often it arrives, it is charged once.
+#[test]
+fn a_call_with_an_id_is_sent_again_after_a_cut() {
+    for form in [Form::Single, Form::Cluster, Form::Sentinel] {
+        let replies = (0..LENGTH_OF_REPLY).flat_map(|after| [true, false].map(|reset| Step::CutReply { after, reset }));
+        let requests = (1..LENGTH_OF_REQUEST).map(|after| Step::CutRequest { after, arrived: true });
+        let cut = replies.map(|step| (step, 2)).chain(requests.map(|step| (step, 1)));
+        for (step, attempts) in cut {
+            let seen = Case { repeatable: true, ..Case::new(form, &[step]) }.run(usize::MAX);
+            assert!(matches!(seen.result, Some(Ok(_))), "{step:?} in {form:?}: {:?}", seen.result);
+            assert_eq!((seen.attempts, seen.charged), (attempts, 1), "{step:?} in {form:?}");
+        }
+    }
+}
+
+/// What the repetition is answered proves nothing about the first attempt.
+#[test]
+fn the_first_attempt_of_a_repeated_call_stays_ambiguous() {
+    for step in PERMANENT.into_iter().chain([LOADING, Step::Hang { run: false }]) {
+        let cut = Step::CutReply { after: 0, reset: true };
+        let steps = [&[cut][..], &[step; 50]].concat();
+        let seen = Case { repeatable: true, ..Case::new(Form::Single, &steps) }.run(usize::MAX);
+        let error = seen.result.unwrap().expect_err("no second reply");
+        assert!(error.may_have_charged() && seen.charged == 1, "{step:?}: {error}");
+        assert!(error.to_string().contains("repeated under its id"), "{step:?}: {error}");
+    }
 }
 
 #[test]

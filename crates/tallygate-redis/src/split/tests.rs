@@ -3,6 +3,8 @@ use tallygate::{Check, Cost, Key, Limit, Store};
 use tallygate_testkit::wait::PATIENCE;
 use tallygate_testkit::{Cluster, Flavour};
 
+mod repeat;
+
 use super::*;
 use crate::RedisStore;
 

@@ -1,7 +1,9 @@
 //! A network that loses, cuts or delays replies: a call is charged once or not at all, never twice.
 
+use std::pin::pin;
 use std::time::{Duration, Instant};
 
+use tallygate::request::RequestId;
 use tallygate::store::StoreErrorKind;
 use tallygate::{Algorithm, Check, CheckError, Key, Limit, Limiter};
 use tallygate_redis::RedisStore;
@@ -103,6 +105,57 @@ async fn a_reply_cut_anywhere_is_charged_once_and_not_asked_again() {
         }
     }
     every_key_expires(&path.server);
+}
+
+/// The reply to a call with an id, of one check.
+const ANSWER: usize = 5 + 42 + 2;
+
+/// The client repeats it itself, within its deadline. Without an id it is still an error.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_cut_call_with_an_id_is_repeated_and_charged_once() {
+    for flavour in flavours() {
+        let path = Path::to(Server::of(flavour).start()).await;
+        let limiter = patient(&path.proxy.url()).await;
+        let (id, warm) = (RequestId::new("id").unwrap(), Key::new("wire", "warm").unwrap());
+        path.judge.once(id).check(Check::new(warm, &path.limit)).await.unwrap();
+        for cut in [0, 1, ANSWER / 2, ANSWER - 1] {
+            for repeatable in [true, false] {
+                path.recovers(&limiter).await;
+                let subject = format!("cut {cut} {repeatable}");
+                let check = Check::new(Key::new("wire", &subject).unwrap(), &path.limit);
+                let accepted = path.proxy.accepted();
+                path.proxy.set(Mode::CutAfter(cut.min(if repeatable { ANSWER } else { REPLY } - 1)));
+                let ask = async {
+                    match repeatable {
+                        true => limiter.once(id).check(check).await,
+                        false => limiter.check(check).await,
+                    }
+                };
+                let heal = async {
+                    while path.proxy.accepted() == accepted {
+                        sleep(Duration::from_millis(1)).await;
+                    }
+                    path.proxy.set(Mode::Pass);
+                };
+                // The network heals when the client connects again.
+                let mut ask = pin!(ask);
+                let answer = tokio::select! {
+                    answer = &mut ask => answer,
+                    () = heal => ask.await,
+                };
+                path.proxy.set(Mode::Pass);
+                match answer {
+                    Ok(decision) => assert!(repeatable && decision.allowed() && decision.replayed(), "{subject}"),
+                    Err(CheckError::Store(error)) if !repeatable => {
+                        assert_eq!(error.kind(), StoreErrorKind::Ambiguous, "{subject}");
+                    }
+                    Err(error) => panic!("{subject}: {error}"),
+                }
+                assert_eq!(path.used(&subject).await, 1, "{subject}");
+            }
+        }
+        every_key_expires(&path.server);
+    }
 }
 
 /// Replies that never come or come too late: what was sent is charged once, and nothing is sent again.

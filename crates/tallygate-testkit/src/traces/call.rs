@@ -2,11 +2,12 @@
 
 use std::fmt;
 
-use tallygate::call::{UpTo, Verb};
+use tallygate::call::{InvalidCheck, UpTo, Verb};
 use tallygate::clock::Timestamp;
 use tallygate::decision::Source;
-use tallygate::hold::{Hold, HoldTerms, Holds, Reservation, Resolution, Resolve, Resolved};
+use tallygate::hold::{Hold, HoldId, HoldTerms, Holds, Reservation, Resolution, Resolve, Resolved};
 use tallygate::policy::{Excess, Mode};
+use tallygate::request::{Request, RequestId};
 use tallygate::{Check, CheckError, Cost, Decision, Key, Limit, Status};
 
 /// A check that owns its parts.
@@ -33,6 +34,8 @@ pub(super) struct Call {
     pub(super) up_to: Option<UpTo>,
     /// What a call asks for that reserves.
     pub(super) reservation: Option<Reservation>,
+    /// The id of a call that can be repeated.
+    pub(super) id: Option<RequestId>,
     /// Ends a hold, instead of what a verb does.
     pub(super) ending: Option<Ending>,
 }
@@ -45,9 +48,17 @@ pub(super) struct Ending {
     pub(super) attempt: u64,
 }
 
+/// What an answer says about an earlier one under the same id.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Repeat {
+    pub(super) replayed: bool,
+    pub(super) conflicts: bool,
+    pub(super) hold: Option<HoldId>,
+}
+
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Answer {
-    Decided { allowed: bool, statuses: Vec<Status>, source: Source, at: Option<Timestamp> },
+    Decided { allowed: bool, statuses: Vec<Status>, source: Source, at: Option<Timestamp>, repeat: Repeat },
     Ended(Resolved),
     Failed(CheckError),
 }
@@ -70,23 +81,37 @@ impl Call {
             return ended.map_or_else(|error| Answer::Failed(error.into()), Answer::Ended);
         }
         let checks: Vec<Check<'_>> = self.asks.iter().map(Ask::check).collect();
-        let call = match (self.up_to, self.reservation) {
-            (Some(up_to), _) => tallygate::call::Call::check_up_to(&checks, up_to),
-            (None, Some(reservation)) => tallygate::call::Call::reserve(&checks, reservation),
-            (None, None) => tallygate::call::Call::new(self.verb, &checks),
-        };
-        let answer = match call {
+        let call = self.of(&checks);
+        let answer = match call.map(|call| call.with_request_id(self.id)) {
             Ok(call) => call.ask(store).await.map_err(CheckError::from),
             Err(invalid) => Err(invalid.into()),
         };
         answer.map_or_else(Answer::Failed, Answer::from)
+    }
+
+    fn of<'c>(&self, checks: &'c [Check<'c>]) -> Result<tallygate::call::Call<'c>, InvalidCheck> {
+        match (self.up_to, self.reservation) {
+            (Some(up_to), _) => tallygate::call::Call::check_up_to(checks, up_to),
+            (None, Some(reservation)) => tallygate::call::Call::reserve(checks, reservation),
+            (None, None) => tallygate::call::Call::new(self.verb, checks),
+        }
+    }
+
+    /// What it is remembered by, and the first of its checks that a store is asked about.
+    pub(super) fn remembered(&self) -> Option<(Request, Ask)> {
+        let checks: Vec<Check<'_>> = self.asks.iter().map(Ask::check).collect();
+        let call = self.of(&checks).ok()?.with_request_id(self.id);
+        let first = self.asks.iter().find(|ask| ask.limit.amount() > 0)?;
+        Some((call.request()?.clone(), first.clone()))
     }
 }
 
 impl From<Decision> for Answer {
     fn from(decision: Decision) -> Self {
         let (allowed, statuses) = (decision.allowed(), decision.statuses().to_vec());
-        Self::Decided { allowed, statuses, source: decision.source(), at: decision.decided_at() }
+        let (replayed, conflicts, hold) = (decision.replayed(), decision.conflicts(), decision.first_hold());
+        let repeat = Repeat { replayed, conflicts, hold };
+        Self::Decided { allowed, statuses, source: decision.source(), at: decision.decided_at(), repeat }
     }
 }
 
@@ -119,6 +144,9 @@ impl fmt::Display for Call {
             return write!(f, "{resolve:?} of a hold, call {attempt}");
         }
         write!(f, "{} {}", self.verb.name(), asks.join(" and "))?;
+        if let Some(id) = self.id {
+            write!(f, " as {id:?}")?;
+        }
         if let Some(reservation) = self.reservation {
             write!(f, " for {:?}", reservation.ttl())?;
         }
@@ -129,7 +157,10 @@ impl fmt::Display for Call {
 impl fmt::Display for Answer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Decided { allowed, statuses, source, at } => {
+            Self::Decided { allowed, statuses, source, at, repeat } => {
+                if repeat.replayed || repeat.conflicts {
+                    write!(f, "{repeat:?} ")?;
+                }
                 write!(f, "{} by {} at {at:?}:", if *allowed { "allowed" } else { "denied" }, source.name())?;
                 for status in statuses {
                     let word = if status.allowed() { "allowed" } else { "denied" };

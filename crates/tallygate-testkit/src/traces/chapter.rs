@@ -7,6 +7,7 @@ use tallygate::call::{UpTo, Verb};
 use tallygate::clock::Timestamp;
 use tallygate::hold::{Hold, HoldId, HoldTerms, OnAbandon, Overrun, Reservation, Resolve, Units};
 use tallygate::policy::{Excess, Mode};
+use tallygate::request::RequestId;
 use tallygate::{Algorithm, Check, Cost, Limit};
 
 use super::call::{Answer, Ask, Call, Ending};
@@ -14,7 +15,7 @@ use super::time::{Known, Time, micros};
 use crate::random::Random;
 
 const SUBJECTS: usize = 3;
-/// How many holds are remembered.
+/// How many holds, and how many calls with an id, are remembered.
 const HOLDS: usize = 6;
 
 pub(super) struct Chapter {
@@ -25,6 +26,9 @@ pub(super) struct Chapter {
     terms: Vec<HoldTerms>,
     /// The last holds, with their policies.
     holds: Vec<Held>,
+    /// The last calls with an id, and until when the answer is remembered.
+    named: Vec<(Call, u64)>,
+    ids: u64,
 }
 
 struct Held {
@@ -44,7 +48,15 @@ impl Chapter {
         let policies = named.map(|(at, algorithm)| (format!("{prefix}-{number}-{at}"), random.limit(algorithm)));
         let policies = policies.collect();
         let terms = algorithms.map(|_| terms(random)).to_vec();
-        Self { policies, time: Time::new(random, backward), known: HashMap::new(), terms, holds: Vec::new() }
+        Self {
+            policies,
+            time: Time::new(random, backward),
+            known: HashMap::new(),
+            terms,
+            holds: Vec::new(),
+            named: Vec::new(),
+            ids: 0,
+        }
     }
 
     pub(super) fn now(&self) -> Timestamp {
@@ -74,6 +86,56 @@ impl Chapter {
     }
 
     pub(super) fn next(&mut self, random: &mut Random) -> Call {
+        if !self.named.is_empty() && random.chance(10) {
+            return self.repeat(random);
+        }
+        let call = self.new_call(random);
+        if !matches!(call.verb, Verb::Check | Verb::Reserve) || call.ending.is_some() || !random.chance(20) {
+            return call;
+        }
+        self.ids += 1;
+        let window = micros(call.asks[0].limit.window());
+        let kept = Duration::from_micros(random.spread(1000, 3 * window.max(1000)).min(micros(RequestId::LONGEST)));
+        // Other chapters have the same subjects, and other times.
+        let id = format!("{}-{}", self.policies[0].0, self.ids);
+        let id = RequestId::new(id).and_then(|id| id.kept_for(kept)).expect("in range");
+        let call = Call { id: Some(id), ..call };
+        self.named.push((call.clone(), self.time.now() + micros(kept)));
+        if self.named.len() > HOLDS {
+            self.named.remove(0);
+        }
+        call
+    }
+
+    /// The calls of the chapter of which an answer may be remembered.
+    pub(super) fn named(&self) -> impl Iterator<Item = &Call> {
+        self.named.iter().map(|(call, _)| call)
+    }
+
+    /// A call once more, as it was, under changed limits, or with other arguments; now and then when its answer is just forgotten.
+    fn repeat(&mut self, random: &mut Random) -> Call {
+        let (mut call, forget_at) = self.named[at(random, self.named.len())].clone();
+        if random.chance(15) {
+            self.time.go_to(random, forget_at);
+        }
+        if random.chance(50) {
+            for ask in call.asks.iter_mut().filter(|ask| ask.limit.amount() > 0) {
+                let named = self.policies.iter().find(|(policy, _)| *policy == ask.policy).expect("one of the chapter");
+                ask.limit = named.1.clone();
+            }
+        }
+        call.reservation = call.reservation.map(|known| Reservation::new(known.ttl()).with_id(hold_id(random)));
+        match random.between(0, 9) {
+            0 => call.asks[0].cost = Cost::new(random.spread(1, 10)).expect("in range"),
+            1 => call.up_to = None,
+            2 => call.asks.truncate(1),
+            3 => call.asks.reverse(),
+            _ => {}
+        }
+        call
+    }
+
+    fn new_call(&mut self, random: &mut Random) -> Call {
         if random.chance(3) {
             let at = random.pick(&[0, 0, 1, 2, 3]);
             self.policies[at].1 = random.other_numbers(&self.policies[at].1);
@@ -134,7 +196,10 @@ impl Chapter {
 
     /// Remembers the answer to a call, to aim the next ones.
     pub(super) fn learn(&mut self, call: &Call, answer: &Answer) {
-        let Answer::Decided { statuses, allowed, .. } = answer else { return };
+        let Answer::Decided { statuses, allowed, repeat, .. } = answer else { return };
+        if repeat.replayed || repeat.conflicts {
+            return;
+        }
         if let Some(reservation) = call.reservation.filter(|_| *allowed) {
             let checks: Vec<Check<'_>> = call.asks.iter().map(Ask::check).collect();
             let charged = checks.iter().filter(|check| check.limit.amount() > 0);
@@ -188,11 +253,7 @@ impl Chapter {
         let window = micros(asks[0].limit.window());
         let ttl = Duration::from_micros(random.spread(1, 3 * window));
         let ttl = if random.chance(95) { ttl.clamp(Duration::from_millis(1), Duration::from_secs(3600)) } else { ttl };
-        let mut id = [0; 16];
-        for half in id.as_chunks_mut::<8>().0 {
-            *half = random.between(0, u64::MAX - 1).to_le_bytes();
-        }
-        let reservation = Reservation::new(ttl).with_id(HoldId::from_bytes(id));
+        let reservation = Reservation::new(ttl).with_id(hold_id(random));
         Call { reservation: Some(reservation), ..call(Verb::Reserve, asks) }
     }
 
@@ -238,6 +299,14 @@ fn at(random: &mut Random, length: usize) -> usize {
     usize::try_from(random.between(0, length as u64 - 1)).expect("a position")
 }
 
+fn hold_id(random: &mut Random) -> HoldId {
+    let mut id = [0; 16];
+    for half in id.as_chunks_mut::<8>().0 {
+        *half = random.between(0, u64::MAX - 1).to_le_bytes();
+    }
+    HoldId::from_bytes(id)
+}
+
 fn terms(random: &mut Random) -> HoldTerms {
     HoldTerms::DEFAULT
         .with_on_abandon(random.pick(&[OnAbandon::Charge, OnAbandon::Refund]))
@@ -247,7 +316,7 @@ fn terms(random: &mut Random) -> HoldTerms {
 }
 
 fn call(verb: Verb, asks: Vec<Ask>) -> Call {
-    Call { verb, asks, up_to: None, reservation: None, ending: None }
+    Call { verb, asks, up_to: None, reservation: None, id: None, ending: None }
 }
 
 /// A check that takes what is left: the least is the cost of one of its checks, or less.

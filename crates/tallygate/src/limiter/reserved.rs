@@ -145,6 +145,10 @@ impl<S: Holds> BoundLimit<S> {
 }
 
 impl<S: Holds> HoldGuard<S> {
+    pub(super) fn new(store: Arc<S>, hold: Hold) -> Self {
+        Self { store, hold: Some(hold) }
+    }
+
     /// The hold, for others to resolve. The guard no longer cancels it.
     pub fn into_hold(mut self) -> Hold {
         self.hold.take().unwrap_or_else(Hold::of_nothing)

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::local::Local;
-use super::verdict::{Reserving, outcome};
+use super::verdict::{Repeating, Reserving, outcome};
 use super::{
     Action, Ask, CallerLimit, Descriptor, Domain, Excess, Match, Mode, OnError, Outcome, Policy, Ruling, Stores,
     Subject, Verdict,
@@ -16,6 +16,7 @@ use crate::decision::{Decision, Source, Status};
 use crate::few::Few;
 use crate::hold::{HoldTerms, Reservation, is_named};
 use crate::key::Key;
+use crate::request::RequestId;
 use crate::store::{Store, StoreError};
 
 /// The policies that apply to a call, and the store's answers so far.
@@ -142,31 +143,42 @@ impl Evaluation {
         Ok(self)
     }
 
+    /// Lets the call be repeated: the same call under the same id is answered as before, and not charged again. See
+    /// [`Verdict::replayed`] and [`Verdict::conflicts`].
+    #[must_use]
+    pub fn request_id(mut self, id: RequestId) -> Self {
+        let (calls, replayed, conflicts) = (0, false, false);
+        self.verdict.repeating = Some(Box::new(Repeating { id, calls, replayed, conflicts }));
+        self
+    }
+
     /// Decides, by the deadline if there is one.
     pub async fn decide<S: Store>(mut self, stores: &Stores<S>, deadline: Option<Instant>) -> Verdict {
         if self.verdict.rulings.len() > 1 {
             self.verdict.give_back(stores, deadline).await;
         }
         while let Some(step) = self.next() {
+            let id = self.verdict.next_id(step.verb);
             let checks = self.verdict.checks(&step);
             let call = Call::of_distinct(step.verb, &checks).denied(step.denied).by(deadline);
             // What is held is held as a whole.
             let call = if step.verb == Verb::Reserve { call } else { call.partial() };
             let call = call.at_most(self.verdict.at_most.filter(|_| step.verb == Verb::Check));
-            let call = call.reserving(self.verdict.reservation(step.verb));
-            let hold = call.hold();
+            let call = call.reserving(self.verdict.reservation(step.verb)).with_request_id(id);
             let (answer, follows) = match call.ask_now(&stores.shared) {
                 Some(answer) => (answer, false),
                 None => (call.ask(&stores.shared).await, true),
             };
+            let hold = answer.as_ref().ok().and_then(|decision| call.hold_of(decision));
+            let request = call.request().cloned().map(Box::new);
             drop(checks);
-            if let (Some(reserving), Some(hold), Ok(decision)) = (&mut self.verdict.reserving, hold, &answer) {
-                reserving.hold = Some(hold).filter(|_| decision.allowed());
+            if let (Some(reserving), Some(hold)) = (&mut self.verdict.reserving, hold) {
+                reserving.hold = Some(hold);
             }
             let partly = answer.as_ref().is_ok_and(|decision| decision.allowed() && decision.is_partial());
             self.verdict.record(&step, answer, &stores.local, follows);
             if partly {
-                self.verdict.give_back_excess(&step, stores, deadline).await;
+                self.verdict.give_back_excess(&step, stores, deadline, request).await;
             }
         }
         self.verdict
@@ -179,19 +191,23 @@ impl Evaluation {
             let Some(step) = self.next() else {
                 return Some(std::mem::replace(&mut self.verdict, Verdict::unlimited()));
             };
+            let id = self.verdict.next_id(step.verb);
             let checks = self.verdict.checks(&step);
             let call = Call::of_distinct(step.verb, &checks).denied(step.denied);
             let call = call.at_most(self.verdict.at_most.filter(|_| step.verb == Verb::Check));
-            let call = call.reserving(self.verdict.reservation(step.verb));
-            let hold = call.hold();
+            let call = call.reserving(self.verdict.reservation(step.verb)).with_request_id(id);
             let answer = call.ask_now(&stores.shared);
             let Some(answer) = answer else {
                 self.phase = Phase::START;
+                if let Some(repeating) = &mut self.verdict.repeating {
+                    repeating.calls = 0;
+                }
                 return None;
             };
+            let hold = answer.as_ref().ok().and_then(|decision| call.hold_of(decision));
             drop(checks);
-            if let (Some(reserving), Some(hold), Ok(decision)) = (&mut self.verdict.reserving, hold, &answer) {
-                reserving.hold = Some(hold).filter(|_| decision.allowed());
+            if let (Some(reserving), Some(hold)) = (&mut self.verdict.reserving, hold) {
+                reserving.hold = Some(hold);
             }
             self.verdict.record(&step, answer, &stores.local, false);
         }
@@ -285,7 +301,7 @@ impl Verdict {
     }
 
     pub(super) fn denied(&self) -> bool {
-        outcome(&self.rulings) != Outcome::Allowed
+        self.conflicts() || outcome(&self.rulings) != Outcome::Allowed
     }
 
     /// Whether a quota that was asked about, or has no limit, already lets the call pass.
@@ -337,6 +353,12 @@ impl Verdict {
                 let follows = follows || decision.source() == Source::Allotment;
                 self.decided_at = self.decided_at.max(decided_at);
                 self.split |= decision.split();
+                if let Some(repeating) = &mut self.repeating {
+                    repeating.replayed |= decision.replayed();
+                    repeating.conflicts |= decision.conflicts();
+                }
+                // What was charged before was followed before.
+                let follows = follows && !decision.replayed() && !decision.conflicts();
                 self.grant(&decision);
                 for (at, &member) in step.members.iter().enumerate() {
                     if decision.failure(at).is_none() {

@@ -10,6 +10,7 @@ use crate::check::{Check, Cost};
 use crate::decision::{Source, Status};
 use crate::few::Few;
 use crate::limit::Limit;
+use crate::request::Request;
 use crate::store::{Store, StoreError};
 
 impl Verdict {
@@ -77,6 +78,7 @@ impl Verdict {
         step: &Step,
         stores: &Stores<S>,
         deadline: Option<Instant>,
+        request: Option<Box<Request>>,
     ) {
         let kept = match self.denied() {
             true => 0,
@@ -94,7 +96,8 @@ impl Verdict {
         let receipts = self.receipts(&places);
         let receipts: Vec<Check<'_>> =
             receipts.into_iter().zip(excess).map(|(check, units)| check.cost(units)).collect();
-        let given = Call::of_distinct(Verb::Refund, &receipts).by(deadline).ask(&stores.shared).await;
+        let given =
+            Call::of_distinct(Verb::Refund, &receipts).by(deadline).forgetting(request).ask(&stores.shared).await;
         for (&at, status) in given.iter().flat_map(|given| places.iter().zip(given.statuses())) {
             stores.local.follow_refund(&self.rulings[at], status.units());
         }

@@ -11,6 +11,7 @@ use crate::few::Few;
 use crate::hold::{Hold, Reservation};
 use crate::key::Key;
 use crate::limit::Limit;
+use crate::request::RequestId;
 use crate::store::{Store, StoreError};
 
 /// The answer to a call under policies: the outcome, and one ruling for each policy that applied to a descriptor.
@@ -23,8 +24,20 @@ pub struct Verdict {
     pub(super) at_most: Option<Cost>,
     /// What a call asked for that reserves, and what it got.
     pub(super) reserving: Option<Box<Reserving>>,
+    /// What is known of the id of the call, if it has one.
+    pub(super) repeating: Option<Box<Repeating>>,
     /// Boxed, as it is rare and large.
     pub(super) store_error: Option<Box<StoreError>>,
+}
+
+/// A call with an id.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Repeating {
+    pub(super) id: RequestId,
+    /// The calls to the store that may have charged so far.
+    pub(super) calls: u8,
+    pub(super) replayed: bool,
+    pub(super) conflicts: bool,
 }
 
 /// A call that reserves.
@@ -85,12 +98,13 @@ impl Verdict {
 
     #[inline]
     pub(super) fn new(rulings: Few<Ruling>) -> Self {
-        Self { rulings, decided_at: None, split: false, at_most: None, reserving: None, store_error: None }
+        let (at_most, reserving, repeating) = (None, None, None);
+        Self { rulings, decided_at: None, split: false, at_most, reserving, repeating, store_error: None }
     }
 
     /// The outcome of the call.
     pub fn outcome(&self) -> Outcome {
-        outcome(&self.rulings)
+        if self.conflicts() { Outcome::Denied } else { outcome(&self.rulings) }
     }
 
     /// Whether the call may proceed.
@@ -102,6 +116,25 @@ impl Verdict {
     pub fn hold(&self) -> Option<Hold> {
         let reserving = self.reserving.as_ref().filter(|_| self.allowed())?;
         Some(reserving.hold.clone().unwrap_or_else(Hold::of_nothing))
+    }
+
+    /// Whether the store has given this answer before, to the same call under the same id. Everything is as of then, and nothing was
+    /// charged this time.
+    pub fn replayed(&self) -> bool {
+        self.repeating.as_ref().is_some_and(|repeating| repeating.replayed)
+    }
+
+    /// Whether the id of the call belongs to another call. This one is denied, whatever its limits have left, and nothing was charged:
+    /// tell the caller that the id is wrong, not that a limit is reached.
+    pub fn conflicts(&self) -> bool {
+        self.repeating.as_ref().is_some_and(|repeating| repeating.conflicts)
+    }
+
+    /// The id of the next call to the store. One question may take several.
+    pub(super) fn next_id(&mut self, verb: Verb) -> Option<RequestId> {
+        let repeating = self.repeating.as_mut().filter(|_| verb.effect() == Effect::Charges)?;
+        repeating.calls = repeating.calls.saturating_add(1);
+        Some(repeating.id.of_call(repeating.calls - 1))
     }
 
     /// What a call asked for that reserves.

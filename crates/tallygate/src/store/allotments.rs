@@ -161,7 +161,10 @@ impl<S> Allotments<S> {
 
     /// Whether any check of the call may be answered without the store. A call that takes what is left asks for more than its cost.
     fn applies(call: &Call<'_>) -> bool {
-        let charges = call.verb() == Verb::Check && !call.is_denied() && call.takes_at_most().is_none();
+        let charges = call.verb() == Verb::Check
+            && !call.is_denied()
+            && call.takes_at_most().is_none()
+            && call.request().is_none();
         charges && call.checks().iter().any(opts_in)
     }
 

@@ -166,6 +166,8 @@ impl<S> DenyCache<S> {
         let drains = || call.checks().iter().any(Check::drains);
         // What is held may be given back at any time.
         let held = call.verb() == Verb::Reserve || call.checks().iter().any(|check| check.holds().is_some());
+        // What is remembered under an id is an answer of the store.
+        let decides = decides && call.request().is_none();
         !held && decides && call.checks().iter().any(|check| self.age(check) > 0) && !drains()
     }
 

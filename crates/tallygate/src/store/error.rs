@@ -16,6 +16,7 @@ pub struct StoreError {
     reason: String,
     may_have_charged: bool,
     late: bool,
+    repeated: bool,
     source: Option<Arc<dyn Error + Send + Sync>>,
 }
 
@@ -47,7 +48,7 @@ impl StoreError {
     fn new(kind: StoreErrorKind, reason: String) -> Self {
         let may_have_charged = matches!(kind, StoreErrorKind::Ambiguous | StoreErrorKind::Corrupt);
         let late = kind == StoreErrorKind::Overloaded;
-        Self { kind, reason, may_have_charged, late, source: None }
+        Self { kind, reason, may_have_charged, late, repeated: false, source: None }
     }
 
     /// The store is unreachable, or refused before running anything.
@@ -92,6 +93,12 @@ impl StoreError {
         Self { late: true, ..self }
     }
 
+    /// The same error of a call that was repeated under its id, also without an answer.
+    #[must_use]
+    pub fn repeated(self) -> Self {
+        Self { repeated: true, ..self }
+    }
+
     /// Whether the call only ran out of time, in this process or because the store was slow for a moment. Callers can bring
     /// that about by asking often enough, so it is no reason to let them pass.
     pub fn is_late(&self) -> bool {
@@ -132,6 +139,12 @@ impl fmt::Display for StoreError {
         let reason = &self.reason;
         match self.kind {
             StoreErrorKind::Unavailable => write!(f, "the store is unavailable: {reason}"),
+            StoreErrorKind::Ambiguous if self.repeated => {
+                write!(
+                    f,
+                    "the store did not answer ({reason}), and not when the call was repeated under its id; it may have been charged, once"
+                )
+            }
             StoreErrorKind::Ambiguous => {
                 write!(f, "the store did not answer ({reason}); the call may have been charged and was not repeated")
             }

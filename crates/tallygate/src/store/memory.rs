@@ -1,5 +1,6 @@
 //! The embedded store: states in this process, sharded to reduce lock contention.
 
+mod builder;
 pub(super) mod print;
 mod shard;
 mod table;
@@ -8,16 +9,17 @@ mod tests;
 
 use super::{Store, StoreError};
 use crate::algorithm::{Algorithm, EncodedState};
-use crate::call::{Call, Settlement, Taking, Verb};
+use crate::call::{Call, Effect, Settlement, Taking, Verb};
 use crate::check::{Check, Cost};
 use crate::clock::{Clock, Timestamp};
 use crate::counter::{CounterError, CounterName, CounterOp, CounterValue, Counters};
 use crate::decision::{Decision, Source, Status};
-use crate::hold::{Hold, HoldState, HoldTerms, Holds, OpenHold, Refused, Resolution, Resolve, Resolved};
+use crate::hold::{Hold, HoldState, HoldTerms, Holds, OpenHold, Refused, Reservation, Resolution, Resolve, Resolved};
 use crate::key::Key;
+use crate::request::Request;
 use crate::sync::{Mutex, MutexGuard};
 use print::{Factors, Print};
-use shard::{Mode, Part, Record, Shard, Step, no_room};
+use shard::{Mode, Part, Record, Remembered, Shard, Step, no_room};
 
 /// Keeps states in this process. It needs no thread: it removes expired states as it works. It never holds more keys
 /// than its capacity.
@@ -175,8 +177,10 @@ impl MemoryStore {
     fn answer_any(&self, call: &Call<'_>) -> Decision {
         let checks = call.checks();
         let prints: Vec<Print> = checks.iter().map(|check| self.print(&check.key)).collect();
+        let request = call.request().map(|request| (self.print_of(request), request));
         // Shards are locked in order of their index, so two calls cannot deadlock.
-        let mut order: Vec<usize> = prints.iter().map(|print| self.shard_index(*print)).collect();
+        let asked = prints.iter().chain(request.iter().map(|(print, _)| print));
+        let mut order: Vec<usize> = asked.map(|print| self.shard_index(*print)).collect();
         order.sort_unstable();
         order.dedup();
         let now = self.clock.now();
@@ -188,6 +192,11 @@ impl MemoryStore {
             shard.decides_at(now);
         }
         let mut shards = Shards { order: &order, guards: &mut guards, count: self.shards.len(), looks: false };
+        if let Some((print, _)) = request.filter(|_| call.verb().effect() != Effect::GivesBack)
+            && let Some(answer) = shards.of(print).requests.recall(print, call, now)
+        {
+            return answer;
+        }
         shards.open(call, &prints, micros);
         let (mut allowed, mut granted) = (true, None);
         let steps: Vec<Step> = match call.verb() {
@@ -196,7 +205,14 @@ impl MemoryStore {
                 if call.verb() == Verb::Reserve {
                     shards.judge_hold(checks, &prints, micros, &mut steps);
                 }
-                let settlement = call.settle(|place| steps[place].status.allowed());
+                let room =
+                    request.is_none_or(|(print, _)| shards.of(print).has_room_for_an_answer(micros, checks.len()));
+                if !room {
+                    let status = no_room(checks[0].limit);
+                    steps[0] = Step { overflowed: true, crowded: true, ..Step::of(status) };
+                }
+                let fits = |place: usize| steps[place].status.allowed();
+                let settlement = if room { call.settle(fits) } else { call.clone().denied(true).settle(fits) };
                 allowed = settlement.allowed();
                 let left = checks.iter().zip(&steps).map(|(check, step)| (check.mode(), step.status.remaining()));
                 granted =
@@ -245,6 +261,18 @@ impl MemoryStore {
                     record.forget_after(deadline);
                     shards.of(prints[0]).holds.remember(id, record);
                 }
+                if let Some((print, request)) = request.filter(|_| allowed) {
+                    let answer = Remembered {
+                        forget_at: micros.saturating_add(request.kept_micros()),
+                        fingerprint: *request.fingerprint(),
+                        looked: shards.looks,
+                        hold: call.reservation().map(Reservation::id),
+                        decided_at: now,
+                        source: source_of(&steps),
+                        statuses: steps.iter().map(|step| step.status).collect(),
+                    };
+                    shards.of(print).requests.remember(print, answer);
+                }
                 steps
             }
             Verb::Peek => {
@@ -259,7 +287,11 @@ impl MemoryStore {
                     let seen = shards.step(prints[at], &check.within_capacity(), micros, Mode::Look, 0);
                     Step { status: seen.status.into_refund(given), ..seen }
                 };
-                checks.iter().enumerate().map(|(at, check)| refund(at, check)).collect()
+                let steps = checks.iter().enumerate().map(|(at, check)| refund(at, check)).collect();
+                if let Some((print, request)) = request {
+                    shards.of(print).requests.forget(print, request);
+                }
+                steps
             }
             Verb::Reset => {
                 let mut reset = |at: usize, check: &Check<'_>| {
@@ -269,7 +301,7 @@ impl MemoryStore {
                 checks.iter().enumerate().map(|(at, check)| reset(at, check)).collect()
             }
         };
-        let source = if steps.iter().any(|step| step.overflowed) { Source::Overflow } else { Source::Store };
+        let source = source_of(&steps);
         let hopeless = |(step, check): (Step, &Check<'_>)| match check.is_hopeless() {
             true => step.status.into_never(),
             false => step.status,
@@ -341,6 +373,17 @@ impl MemoryStore {
     #[inline]
     fn print(&self, key: &Key<'_>) -> Print {
         self.factors.print(key.policy().as_bytes(), key.subject())
+    }
+
+    /// That of what is remembered of a call.
+    fn print_of(&self, request: &Request) -> Print {
+        self.factors.print(b"", request.name_bytes())
+    }
+
+    /// What is remembered of a call with an id, as a shared store would keep it.
+    pub fn encoded_answer(&self, request: &Request) -> Option<Vec<u8>> {
+        let print = self.print_of(request);
+        lock(self.shard_of(print)).requests.encoded(print)
     }
 
     fn shard_index(&self, print: Print) -> usize {
@@ -422,7 +465,7 @@ impl Shards<'_, '_> {
                 (step.status, step.crowded) = (no_room(check.limit), true);
             }
             if check.is_hopeless() {
-                step.status = step.status.into_never();
+                step.status = step.status.into_denied();
             }
             steps.push(step);
         }
@@ -490,6 +533,10 @@ impl Shards<'_, '_> {
     }
 }
 
+fn source_of(steps: &[Step]) -> Source {
+    if steps.iter().any(|step| step.overflowed) { Source::Overflow } else { Source::Store }
+}
+
 fn lock(shard: &Padded) -> MutexGuard<'_, Shard> {
     shard.0.lock()
 }
@@ -497,55 +544,6 @@ fn lock(shard: &Padded) -> MutexGuard<'_, Shard> {
 impl Default for MemoryStore {
     fn default() -> Self {
         Self::new()
-    }
-}
-
-impl MemoryStoreBuilder {
-    const MOST_SHARDS: usize = 64;
-    /// With fewer keys per shard, random imbalance would fill one shard long before the others.
-    const KEYS_PER_SHARD: usize = 4096;
-
-    /// Sets the maximum number of keys. Defaults to one million.
-    pub fn capacity(mut self, keys: usize) -> Self {
-        self.capacity = keys.max(1);
-        self
-    }
-
-    /// Sets what happens beyond the capacity. Defaults to 1024 shared states for each policy.
-    pub fn overflow(mut self, overflow: Overflow) -> Self {
-        self.overflow = overflow;
-        self
-    }
-
-    /// Sets the clock. Defaults to the system clock.
-    pub fn clock(mut self, clock: impl Into<Clock>) -> Self {
-        self.clock = Some(clock.into());
-        self
-    }
-
-    /// Never drops a state. Memory grows with every key; for tests that compare with a store whose keys do not expire.
-    pub fn without_sweep(mut self) -> Self {
-        self.sweep = false;
-        self
-    }
-
-    /// Builds the store.
-    pub fn build(self) -> MemoryStore {
-        let count = (self.capacity / Self::KEYS_PER_SHARD).clamp(1, Self::MOST_SHARDS);
-        let count = if count.is_power_of_two() { count } else { count.next_power_of_two() / 2 };
-        let shard = |index: usize| {
-            let capacity = self.capacity / count + usize::from(index < self.capacity % count);
-            let shared = match self.overflow {
-                Overflow::Deny => 0,
-                Overflow::Shared(states) => states.max(1).div_ceil(count),
-            };
-            Padded(Mutex::new(Shard::new(capacity, shared, self.sweep)))
-        };
-        MemoryStore {
-            shards: (0..count).map(shard).collect(),
-            factors: Factors::random(),
-            clock: self.clock.unwrap_or_default(),
-        }
     }
 }
 

@@ -79,6 +79,8 @@ struct Connection {
 pub(super) struct Servers {
     form: Form,
     watched: Vec<u8>,
+    /// Whether it is charged once, however often it arrives.
+    remembers: bool,
     /// What happens to the attempts of the watched call, in this order; then nothing does.
     plan: VecDeque<Step>,
     connections: Vec<Connection>,
@@ -105,10 +107,11 @@ pub(super) fn reply_for(key: &[u8]) -> Vec<u8> {
 }
 
 impl Servers {
-    pub(super) fn new(form: Form, watched: &[u8]) -> Self {
+    pub(super) fn new(form: Form, watched: &[u8], remembers: bool) -> Self {
         Self {
             form,
             watched: watched.to_vec(),
+            remembers,
             plan: VecDeque::new(),
             connections: Vec::new(),
             owner: HOSTS[0],
@@ -300,7 +303,8 @@ impl Servers {
         } else if !self.has_script.contains(host) {
             return self.connections[number].send(b"-NOSCRIPT No matching script. Please use EVAL.\r\n");
         }
-        *self.charged.entry(key.clone()).or_default() += 1;
+        let charged = self.charged.entry(key.clone()).or_default();
+        *charged = if self.remembers && key == self.watched { 1 } else { *charged + 1 };
         let reply = reply_for(&key);
         let connection = &mut self.connections[number];
         match step {

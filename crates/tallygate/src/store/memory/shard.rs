@@ -60,6 +60,7 @@ macro_rules! tables {
             $($module: Table<crate::algorithm::$module::$state>,)+
             counters: Table<Number>,
             pub(super) holds: Holds,
+            pub(super) requests: Requests,
             bounds: Bounds,
             /// The latest instant of a decision.
             latest: Timestamp,
@@ -71,6 +72,7 @@ macro_rules! tables {
                     $($module: Table::default(),)+
                     counters: Table::default(),
                     holds: Holds::default(),
+                    requests: Requests::default(),
                     bounds: Bounds { keys, shared, sweep },
                     latest: Timestamp::from_micros(0),
                 }
@@ -82,7 +84,7 @@ macro_rules! tables {
 
             /// The number of keys that have their own state or counter.
             fn own(&self) -> usize {
-                self.counters.own() + self.holds.len() $(+ self.$module.own())+
+                self.counters.own() + self.holds.len() + self.requests.len() $(+ self.$module.own())+
             }
 
             /// Makes room for a new key by removing expired keys of any kind.
@@ -91,6 +93,7 @@ macro_rules! tables {
                 $(self.$module.sweep(now, BUCKETS);)+
                 self.counters.sweep(now, BUCKETS);
                 self.drop_ended(now);
+                self.requests.drop_ended(now);
             }
         }
 
@@ -139,7 +142,9 @@ crate::algorithm::algorithms!(tables);
 
 // Here, because it uses the macro that the line above defines.
 mod holds;
+mod requests;
 pub(super) use holds::{Holds, Part, Record};
+pub(super) use requests::{Remembered, Requests};
 
 impl Shard {
     #[inline(always)]

@@ -8,6 +8,7 @@ pub(crate) mod demo;
 pub(crate) mod doctor;
 pub(crate) mod explain;
 pub(crate) mod health;
+pub(crate) mod hold;
 pub(crate) mod man;
 pub(crate) mod schema;
 pub(crate) mod serve;

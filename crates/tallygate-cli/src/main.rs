@@ -29,7 +29,9 @@ use tallygate::{CheckError, StoreError};
 use tallygate_http::sanitize;
 use tallygate_redis::ConnectError;
 
-use cmd::{audit, call, completions, counter, demo, doctor, explain, health, man, schema, serve, validate, verify};
+use cmd::{
+    audit, call, completions, counter, demo, doctor, explain, health, hold, man, schema, serve, validate, verify,
+};
 use output::Outcome;
 use policies::Unusable;
 
@@ -88,6 +90,18 @@ enum Command {
     /// Forget what a subject has used
     #[command(after_help = call::RESET_EXAMPLES)]
     Reset(call::Args<()>),
+    /// Charge a call if every limit allows it, and hold its units until they are settled
+    #[command(after_help = call::RESERVE_EXAMPLES)]
+    Reserve(call::Args<call::ReserveArgs>),
+    /// Charge what was used of a hold, and give back the rest
+    #[command(after_help = hold::SETTLE_EXAMPLES)]
+    Settle(hold::Args<hold::SettleArgs>),
+    /// Give back everything that is held
+    #[command(after_help = hold::CANCEL_EXAMPLES)]
+    Cancel(hold::Args<()>),
+    /// Let a hold last longer
+    #[command(after_help = hold::EXTEND_EXAMPLES)]
+    Extend(hold::Args<hold::ExtendArgs>),
     Counter(counter::Args),
     Verify(verify::Args),
     #[command(hide = true)]
@@ -149,6 +163,10 @@ fn run(command: Command) -> anyhow::Result<Outcome> {
             Command::Peek(args) => call::peek(args, &mut out).await,
             Command::Refund(args) => call::refund(args, &mut out).await,
             Command::Reset(args) => call::reset(args, &mut out).await,
+            Command::Reserve(args) => call::reserve(args, &mut out).await,
+            Command::Settle(args) => hold::settle(args, &mut out).await,
+            Command::Cancel(args) => hold::cancel(args, &mut out).await,
+            Command::Extend(args) => hold::extend(args, &mut out).await,
             Command::Counter(args) => counter::run(args, &mut out).await,
             Command::Verify(args) => verify::run(args, &mut out).await,
             Command::VerifyWorker(args) => verify::worker::run(args, &mut out).await,

@@ -79,7 +79,15 @@ pub(crate) fn decision_text(policies: &[&str], decision: &Decision) -> String {
 }
 
 fn status_text(status: &Status) -> String {
-    let left = format!("{} of {} left", status.remaining(), status.limit());
+    let mut left = format!("{} of {} left", status.remaining(), status.limit());
+    for (units, what) in [(status.held(), "held"), (status.debt(), "in debt")] {
+        if units > 0 {
+            left += &format!(", {units} {what}");
+        }
+    }
+    if status.holds_full() {
+        left += " (no more may be held)";
+    }
     let full = duration::render(status.reset_after());
     match (status.allowed(), status.retry_after()) {
         (true, _) if status.reset_after().is_zero() => format!("allowed  {left}"),

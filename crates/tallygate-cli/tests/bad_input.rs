@@ -127,3 +127,30 @@ fn no_control_character_reaches_the_terminal() {
         assert!(!broken(&ran.stdout) && !broken(&ran.stderr), "{case:?}: {:?}", ran.stderr);
     }
 }
+
+#[test]
+fn a_hold_that_cannot_be_resolved_here_is_refused_with_the_remedy() {
+    let refused = |args: &[&str], says: &str| {
+        let ran = run(args);
+        assert!(ran.code == 2 && ran.stderr.contains(says), "{args:?}: {} {}", ran.code, ran.stderr);
+    };
+    let token = format!("01{}", "ab".repeat(16));
+    for verb in [&["settle"][..], &["cancel"], &["extend", "--ttl", "1s"]] {
+        refused(&[verb, &[&token]].concat(), "--store memory keeps nothing");
+        refused(&[verb, &["alice", "--store", "redis://127.0.0.1:1"]].concat(), "this is not a hold");
+    }
+    let settle = |units: &str, says: &str| {
+        refused(&["settle", &token, "--store", "redis://127.0.0.1:1", "--units", units], says);
+    };
+    settle("-1", "a whole number from 0");
+    settle("many", "a whole number from 0");
+    settle("1000000001", "from 0 to 1000000000");
+    refused(&["settle", &token, "--partial"], "--units");
+    let reserve = ["reserve", "alice", "--limit", "9/h"];
+    refused(&[&reserve[..], &["--ttl", "0s"]].concat(), "from 1ms to 24h");
+    refused(&[&reserve[..], &["--ttl", "25h"]].concat(), "from 1ms to 24h");
+    refused(&[&reserve[..], &["--cost", "10"]].concat(), "can never pass `cli`");
+    refused(&[&reserve[..], &["--overrun", "ignore"]].concat(), "debt, cap, refuse");
+    let held = run(reserve);
+    assert!(held.code == 0 && held.stderr.contains("note: the embedded store forgets"), "{}", held.stderr);
+}

@@ -61,7 +61,7 @@ fn a_single_call_on_the_embedded_store_says_that_it_is_forgotten() {
 fn the_json_object_keeps_its_contract() {
     let answer = json(&["check", "alice", "--limit", "3/min", "--json"]);
     let text = run(["check", "alice", "--limit", "3/min", "--json"]).stdout;
-    let status = ["allowed", "source", "policy", "limit", "remaining", "retry_after_ms", "reset_after_ms"];
+    let status = ["allowed", "source", "policy", "limit", "remaining", "held", "retry_after_ms", "reset_after_ms"];
     assert_fields(&text, &answer, &[&status[..], &["split", "decided_at_us", "statuses"]].concat());
     assert_fields(&text[text.find("statuses").unwrap()..], &answer["statuses"][0], &status);
     assert_eq!(answer["allowed"], true);

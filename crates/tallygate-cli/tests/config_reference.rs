@@ -109,8 +109,12 @@ fn every_option_and_variable_that_the_page_names_exists() {
 }
 
 /// The headings of the tables of fields, and the place of these fields in the schema.
-const FIELDS: [(&str, &str); 3] =
-    [("Fields of a file", ""), ("Fields of a policy", "/$defs/policy"), ("Fields of an override", "/$defs/override")];
+const FIELDS: [(&str, &str); 4] = [
+    ("Fields of a file", ""),
+    ("Fields of a policy", "/$defs/policy"),
+    ("Fields of holds", "/$defs/holds"),
+    ("Fields of an override", "/$defs/override"),
+];
 
 #[test]
 fn the_fields_of_the_schema_are_listed_with_default_and_words_and_no_others() {
@@ -161,6 +165,9 @@ fn the_example_of_every_field_is_valid() {
                 "" => example.clone(),
                 "/$defs/policy" => {
                     format!("policies:\n  - {}", with(&["name: a", "partition: [user]", "limit: 1/s"], "    "))
+                }
+                "/$defs/holds" => {
+                    format!("policies:\n  - name: a\n    partition: [b]\n    limit: 2/s\n    holds: {{{example}}}")
                 }
                 _ => {
                     let own = with(&["match: {a: b}", "limit: 1/s"], "        ");

@@ -96,10 +96,22 @@ fn the_verbs_of_the_vocabulary_are_those_of_the_code() {
         assert!(script.contains(&format!("'{verb}'")), "call.lua does not know `{verb}`");
     }
 
+    // Those about a hold have a script of their own.
+    let row =
+        vocabulary.lines().find(|line| line.starts_with("| `Resolve` |")).expect("the vocabulary has these verbs");
+    let resolving: Vec<&str> = row.split('`').skip(3).step_by(2).collect();
+    let resolve = include_str!("../../tallygate-redis/lua/resolve.lua");
+    for verb in &resolving {
+        assert!(help.lines().any(|line| line.split_whitespace().next() == Some(verb)), "no verb `{verb}`: {help}");
+        assert!(resolve.contains(&format!("'{verb}'")), "resolve.lua does not know `{verb}`");
+    }
+
     // And no others: every question to `/v1` that is a single word, and every verb that the script compares.
-    let asked = paths.keys().filter_map(|path| path.strip_prefix("/v1/"));
+    let posted = paths.iter().filter(|(_, item)| item.get("post").is_some());
+    let asked = posted.filter_map(|(path, _)| path.strip_prefix("/v1/"));
     let asked: Vec<&str> = asked.filter(|path| path.chars().all(char::is_alphabetic)).collect();
-    assert!(asked.iter().all(|path| verbs.contains(path)), "{asked:?}");
+    assert!(asked.iter().all(|path| verbs.contains(path) || resolving.contains(path)), "{asked:?}");
+    assert!(resolving.iter().all(|verb| asked.contains(verb)), "{asked:?}");
     let compared = script.split("verb == '").skip(1).map(|rest| rest.split('\'').next().unwrap());
     let compared: Vec<&str> = compared.collect();
     assert!(compared.iter().all(|verb| verbs.contains(verb)), "{compared:?}");

@@ -34,6 +34,46 @@ fn state_outlives_the_command() {
 }
 
 #[test]
+fn what_one_command_reserves_another_settles() {
+    let server = Server::redis().start();
+    let alice = ["alice", "--limit", "1000/h fixed_window", "--policy", "tokens"];
+    let reserve = |more: &[&str]| on(&server, &[&["reserve"], &alice[..], more].concat());
+    let reserved = reserve(&["--cost", "900"]);
+    let (text, token) = reserved.stdout.trim_end().rsplit_once('\n').unwrap();
+    assert!(text.starts_with("allowed  100 of 1000 left, 900 held"), "{text}");
+    assert!(token.bytes().all(|byte| byte.is_ascii_hexdigit()), "{token}");
+    let part = on(&server, &["settle", token, "--units", "100", "--partial"]);
+    assert!(part.stdout.starts_with("open, expires in "), "{}", part.stdout);
+    assert!(
+        part.stdout.contains("tokens  100 of 900 used, 0 given back, 800 held; 100 of 1000 left"),
+        "{}",
+        part.stdout
+    );
+    assert_eq!(on(&server, &["extend", token, "--ttl", "5min"]).code, 0);
+    let settled = on(&server, &["settle", token, "--units", "tokens=50", "--json"]);
+    let settled: Value = serde_json::from_str(&settled.stdout).unwrap();
+    assert_eq!(
+        (&settled["state"], &settled["settled"], &settled["refunded"]),
+        (&"settled".into(), &150.into(), &750.into())
+    );
+    let again = on(&server, &["settle", token]);
+    assert_eq!((again.code, again.stdout.lines().next()), (1, Some("settled")));
+    assert!(again.stderr.contains("was settled before"), "{}", again.stderr);
+    assert!(!again.stderr.contains(token), "the token is in an error");
+
+    let reserved: Value =
+        serde_json::from_str(&reserve(&["--cost", "7", "--overrun", "refuse", "--json"]).stdout).unwrap();
+    let token = reserved["hold"].as_str().unwrap();
+    assert_eq!(reserved["held"], 7);
+    let refused = on(&server, &["settle", token, "--units", "8"]);
+    assert!(refused.code == 1 && refused.stderr.contains("settle at most 7"), "{}", refused.stderr);
+    let unknown = on(&server, &["settle", token, "--units", "requests=8"]);
+    assert!(unknown.code == 2 && unknown.stderr.contains("it is of tokens"), "{}", unknown.stderr);
+    assert_eq!(on(&server, &["cancel", token]).stdout.lines().next(), Some("cancelled"));
+    assert_eq!(reserve(&["--cost", "851"]).code, 1, "only 850 are left");
+}
+
+#[test]
 fn counters_outlive_the_command() {
     let server = Server::redis().start();
     assert_eq!(on(&server, &["counter", "incr-by", "visits", "5", "--ttl", "1h"]).stdout, "5\n");

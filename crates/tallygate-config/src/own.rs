@@ -1,5 +1,6 @@
 //! Our own format: `policies`, each with what it matches, what it counts by, and its limit.
 
+mod holds;
 mod hot_keys;
 
 use std::collections::{HashMap, HashSet};
@@ -29,6 +30,7 @@ pub(crate) const POLICY: Names = &[
     "on_error",
     "cache_denials",
     "allotment",
+    "holds",
     "excess",
     "near",
     "overrides",
@@ -152,6 +154,7 @@ fn add(node: &Node, seen: &mut HashMap<String, String>, draft: &mut Draft<'_>) {
     let inherited = algorithm.or(limit.as_ref().and_then(|limit| limit.as_ref().map(Limit::algorithm)));
     let rule = overrides(fields, rule, limit.as_ref(), inherited);
     let (mode, on_error, cache) = (word(fields, "mode"), on_error(fields), cache_denials(fields));
+    let holds = holds::holds(fields);
     let (excess, near) = (word(fields, "excess"), near(fields));
     let (Some((name, name_at)), Some(limit)) = (name, limit) else { return };
 
@@ -172,7 +175,8 @@ fn add(node: &Node, seen: &mut HashMap<String, String>, draft: &mut Draft<'_>) {
     let mut policy = policy.expect("neither name is empty");
     let (on_error, share) = on_error.unwrap_or_default();
     policy = policy.with_mode(mode.unwrap_or_default()).with_on_error(on_error).with_share(share);
-    policy = policy.with_cache_denials(cache).with_allotment(allotment(fields).unwrap_or_default());
+    policy = policy.with_cache_denials(cache).with_holds(holds);
+    policy = policy.with_allotment(allotment(fields).unwrap_or_default());
     policy = policy.with_excess(excess.unwrap_or_default());
     if let Some(near) = near {
         policy = policy.with_near(near);

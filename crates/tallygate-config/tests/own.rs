@@ -190,6 +190,51 @@ fn an_allotment_is_on_or_off() {
     assert!(read(", allotment: 100").unwrap_err().contains("`allotment` must be `true` or `false`, not `100`"));
 }
 
+#[test]
+fn what_holds_are_granted_is_read_as_it_is_written() {
+    use std::time::Duration;
+    use tallygate::hold::{HoldTerms, OnAbandon, Overrun};
+
+    let read = |holds: &str| {
+        let text = format!("policies:\n  - name: p\n    partition: [u]\n    limit: 9/h\n    holds: {holds}");
+        let config = Config::from_texts(&[("f.yaml", &text)]).map_err(|findings| findings.to_string())?;
+        Ok::<_, String>(config.policies.policies().next().unwrap().holds().copied())
+    };
+    let terms = HoldTerms::DEFAULT;
+    assert_eq!(read(""), Ok(None));
+    assert_eq!(read("{}"), Ok(Some(terms)));
+    assert_eq!(read("{on_abandon: refund}"), Ok(Some(terms.with_on_abandon(OnAbandon::Refund))));
+    assert_eq!(read("{overrun: refuse, max_open: 7}"), Ok(Some(terms.with_overrun(Overrun::Refuse).with_most_open(7))));
+    assert_eq!(read("{max_held: 25%}"), Ok(Some(terms.with_most_held(25))));
+    for (text, millis) in
+        [("250ms", 250), ("1s", 1000), ("10 min", 600_000), ("24h", 86_400_000), ("1 day", 86_400_000)]
+    {
+        let ttl = Duration::from_millis(millis);
+        assert_eq!(read(&format!("{{max_ttl: {text}}}")), Ok(Some(terms.with_longest(ttl))), "{text}");
+    }
+    for (wrong, says) in [
+        ("refund", "expected `holds` as a mapping"),
+        ("{on_abandon: refnud}", "did you mean `refund`?"),
+        ("{overrun: allow}", "use one of debt, cap, refuse"),
+        ("{max_open: 0}", "f.yaml:5:23: error: `max_open` is from 1 to 10000 holds, not 0"),
+        ("{max_open: 10001}", "from 1 to 10000"),
+        ("{max_open: many}", "a whole number"),
+        ("{max_held: 50}", "for example `max_held: 50%`"),
+        ("{max_held: 0%}", "from 1% to 100%"),
+        ("{max_held: 101%}", "from 1% to 100%"),
+        ("{max_ttl: 25h}", "from 1 ms to a day, not `25h`"),
+        ("{max_ttl: 0s}", "from 1 ms to a day"),
+        ("{max_ttl: min}", "for example `max_ttl: 10min`"),
+        ("{max_ttl: 60}", "for example `max_ttl: 10min`"),
+        ("{max_ttl: 1s sliding_log}", "for example `max_ttl: 10min`"),
+        ("{max_ttl: 1s burst 5}", "for example `max_ttl: 10min`"),
+        ("{max_hold: 5}", "did you mean `max_held`?"),
+    ] {
+        let said = read(wrong).unwrap_err();
+        assert!(said.contains(says), "{wrong}: {said}");
+    }
+}
+
 /// Such a file was accepted without a word, and 33 patterns in one header were an error that Envoy lets pass.
 #[test]
 fn more_policies_than_a_call_can_have_checks_are_warned_of() {

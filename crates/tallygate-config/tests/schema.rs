@@ -2,6 +2,7 @@
 
 use serde_json::{Value, json};
 use tallygate::Algorithm;
+use tallygate::hold::{OnAbandon, Overrun};
 use tallygate::policy::{Excess, Mode, OnError};
 use tallygate_config::Config;
 
@@ -92,6 +93,13 @@ fn the_schema_and_the_reader_refuse_the_same() {
         ("limit: 1/s", "limit: 1/s, cache_denials: [1s]"),
         ("limit: 1/s", "limit: 1/s, cache_denials: 5"),
         ("limit: 1/s", "limit: 1/s, allotment: 5"),
+        ("limit: 1/s", "limit: 1/s, holds: [refund]"),
+        ("limit: 1/s", "limit: 1/s, holds: {on_abandon: keep}"),
+        ("limit: 1/s", "limit: 1/s, holds: {max_open: 0}"),
+        ("limit: 1/s", "limit: 1/s, holds: {max_open: 10001}"),
+        ("limit: 1/s", "limit: 1/s, holds: {max_held: 50}"),
+        ("limit: 1/s", "limit: 1/s, holds: {max_ttl: [1]}"),
+        ("limit: 1/s", "limit: 1/s, holds: {ttl: 1min}"),
         ("near: 5", "near: 0"),
         ("near: 5", "near: high"),
         ("policies: ", "polices: "),
@@ -113,5 +121,8 @@ fn the_schema_knows_every_word() {
     assert_eq!(words("mode"), json!(Mode::ALL.iter().map(|word| word.name()).collect::<Vec<_>>()));
     let on_error = &schema["$defs"]["policy"]["properties"]["on_error"]["anyOf"][0]["enum"];
     assert_eq!(*on_error, json!(OnError::ALL.iter().map(|word| word.name()).collect::<Vec<_>>()));
+    let words_of_holds = |field: &str| schema["$defs"]["holds"]["properties"][field]["enum"].clone();
+    assert_eq!(words_of_holds("on_abandon"), json!(OnAbandon::ALL.iter().map(|word| word.name()).collect::<Vec<_>>()));
+    assert_eq!(words_of_holds("overrun"), json!(Overrun::ALL.iter().map(|word| word.name()).collect::<Vec<_>>()));
     assert_eq!(words("excess"), json!(Excess::ALL.iter().map(|word| word.name()).collect::<Vec<_>>()));
 }

@@ -14,7 +14,8 @@ use crate::SOON;
 /// The `source` of an answer if no policy applied.
 pub const NO_POLICY: &str = "no_policy";
 
-/// What one policy answered. Without a limit the numbers are null; `retry_after_ms` is null if waiting does not help.
+/// What one policy answered. Without a limit the numbers are null; `retry_after_ms` is null if waiting does not help. `held` is what
+/// open holds could still give back of what is used; `debt`, if there is any, what is used beyond the capacity.
 #[derive(Debug, Clone, Copy, Default, Serialize)]
 #[non_exhaustive]
 pub struct Part<'a> {
@@ -23,6 +24,11 @@ pub struct Part<'a> {
     policy: Option<&'a str>,
     limit: Option<u64>,
     remaining: Option<u64>,
+    held: Option<u64>,
+    #[serde(skip_serializing_if = "is_zero")]
+    debt: u64,
+    #[serde(skip_serializing_if = "Not::not")]
+    holds_full: bool,
     retry_after_ms: Option<u64>,
     reset_after_ms: u64,
     /// When the window of a calendar ends.
@@ -47,6 +53,9 @@ impl<'a> Part<'a> {
             policy: Some(policy),
             limit: limited.then(|| status.limit()),
             remaining: limited.then(|| status.remaining()),
+            held: limited.then(|| status.held()),
+            debt: if limited { status.debt() } else { 0 },
+            holds_full: status.holds_full(),
             retry_after_ms: status.retry_after().or(failed_closed).map(millis_up),
             reset_after_ms: millis_up(status.reset_after()),
             reset_at_ms: None,
@@ -69,6 +78,10 @@ impl<'a> Part<'a> {
     }
 }
 
+fn is_zero(units: &u64) -> bool {
+    *units == 0
+}
+
 /// The answer to a call, as JSON.
 ///
 /// The object starts with the numbers of the part that binds, and lists every part in `statuses` with the same members.
@@ -82,7 +95,7 @@ impl<'a> Part<'a> {
 /// assert_eq!(
 ///     serde_json::to_string(&unlimited)?,
 ///     r#"{"allowed":true,"source":"no_policy","policy":null,"limit":null,"remaining":null,"#.to_owned()
-///         + r#""retry_after_ms":0,"reset_after_ms":0,"split":false,"decided_at_us":null,"statuses":[]}"#
+///         + r#""held":null,"retry_after_ms":0,"reset_after_ms":0,"split":false,"decided_at_us":null,"statuses":[]}"#
 /// );
 /// # Ok::<(), serde_json::Error>(())
 /// ```

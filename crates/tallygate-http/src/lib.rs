@@ -39,6 +39,7 @@ mod decision;
 mod digest;
 mod grpc;
 mod headers;
+mod hold;
 mod problem;
 pub mod sanitize;
 mod verdict;
@@ -48,6 +49,7 @@ pub use decision::{Answer, NO_POLICY, Part, decision_answer, decision_json, mill
 pub use digest::digest;
 pub use grpc::is_grpc;
 pub use headers::{Dialect, Headers, Line, seconds_up};
+pub use hold::{HoldAnswer, HoldOfPolicy, HoldUnits};
 pub use problem::{Problem, ProblemCode};
 pub use verdict::{
     SOON, SOURCE_HEADER, VerdictHeaders, verdict_answer, verdict_headers, verdict_json, verdict_problem, verdict_source,

@@ -48,6 +48,12 @@ words! {
         BodyTimeout = "body_timeout",
         /// 409: a counter would overflow, or holds another type of value.
         CounterConflict = "counter_conflict",
+        /// 409: the hold was settled or cancelled, has expired, or is no longer known.
+        HoldEnded = "hold_ended",
+        /// 409: more was used than is held, and the policy refuses to charge the rest.
+        OverrunRefused = "overrun_refused",
+        /// 409: one number of units was given for a hold of different numbers.
+        DifferentUnits = "different_units",
         /// 409: the new policies or certificates are invalid; the old ones stay in force.
         ReloadRefused = "reload_refused",
         /// 413: the body is too large.
@@ -92,7 +98,11 @@ impl ProblemCode {
             Self::UnknownDomain | Self::UnknownPath => StatusCode::NOT_FOUND,
             Self::MethodNotAllowed => StatusCode::METHOD_NOT_ALLOWED,
             Self::BodyTimeout => StatusCode::REQUEST_TIMEOUT,
-            Self::CounterConflict | Self::ReloadRefused => StatusCode::CONFLICT,
+            Self::CounterConflict
+            | Self::HoldEnded
+            | Self::OverrunRefused
+            | Self::DifferentUnits
+            | Self::ReloadRefused => StatusCode::CONFLICT,
             Self::BodyTooLarge => StatusCode::PAYLOAD_TOO_LARGE,
             Self::UnsupportedMediaType => StatusCode::UNSUPPORTED_MEDIA_TYPE,
             Self::UntrustedProxy | Self::HostNotAllowed => StatusCode::MISDIRECTED_REQUEST,
@@ -178,6 +188,21 @@ impl Problem {
         let left: Vec<String> = violated.iter().map(|(policy, left)| format!("`{policy}` has {left} left")).collect();
         let detail = format!("A cost of {cost} does not fit now: {}{}.", left.join(", "), retry_in(retry_after));
         Self::denied(violated.iter().map(|(policy, _)| *policy), detail)
+    }
+
+    /// 429: as many units of this policy are held as may be, or as many holds are open. Units may be left.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tallygate_http::Problem;
+    ///
+    /// let problem = Problem::holds_full("tokens", Some(Duration::from_secs(12)));
+    /// assert_eq!(problem.detail(), "The quota of `tokens` has no room for this hold beside those that are open; retry in 12 s.");
+    /// ```
+    pub fn holds_full(policy: &str, retry_after: Option<Duration>) -> Self {
+        let wait = retry_after.map(retry_in).unwrap_or_default();
+        let detail = quota_of(&[policy], &[" has no room for this hold beside those that are open", &wait, "."]);
+        Self::denied([policy].into_iter(), detail)
     }
 
     /// 429: more limits apply to the request than one decision has.

@@ -39,6 +39,9 @@ pub fn verdict_problem(verdict: &Verdict) -> Problem {
     }
     let binding = verdict.binding();
     let wait = binding.and_then(|ruling| ruling.status().retry_after());
+    if let Some(binding) = binding.filter(|ruling| ruling.status().holds_full()) {
+        return Problem::holds_full(binding.policy().name(), wait);
+    }
     match (binding, wait) {
         (Some(binding), Some(wait)) if refusing().any(|ruling| ruling.status().remaining() > 0) => {
             let left = refusing().map(|ruling| (ruling.policy().name(), ruling.status().remaining()));

@@ -9,7 +9,8 @@ use tallygate::decision::Source;
 use tallygate::{Decision, Limit, Status};
 use tallygate_http::{Answer, NO_POLICY, Part, decision_json, millis_up};
 
-const MEMBERS: [&str; 7] = ["allowed", "source", "policy", "limit", "remaining", "retry_after_ms", "reset_after_ms"];
+const MEMBERS: [&str; 8] =
+    ["allowed", "source", "policy", "limit", "remaining", "held", "retry_after_ms", "reset_after_ms"];
 
 /// The members of an object, in the order of its text.
 fn members(text: &str) -> Vec<&str> {
@@ -35,17 +36,18 @@ fn a_decision_starts_with_the_limit_that_binds_and_lists_each() {
             "policy": "minute",
             "limit": 10,
             "remaining": 0,
+            "held": 0,
             "retry_after_ms": 6000,
             "reset_after_ms": 60_000,
             "split": true,
             "decided_at_us": 1_700_000_000_000_001_u64,
             "statuses": [
                 {
-                    "allowed": false, "source": "store", "policy": "minute", "limit": 10, "remaining": 0,
+                    "allowed": false, "source": "store", "policy": "minute", "limit": 10, "remaining": 0, "held": 0,
                     "retry_after_ms": 6000, "reset_after_ms": 60_000,
                 },
                 {
-                    "allowed": true, "source": "store", "policy": "day", "limit": 100, "remaining": 40,
+                    "allowed": true, "source": "store", "policy": "day", "limit": 100, "remaining": 40, "held": 0,
                     "retry_after_ms": 0, "reset_after_ms": 51_840_000,
                 },
             ],
@@ -71,6 +73,19 @@ fn a_calendar_says_when_its_window_ends() {
     let answer = |source| decision_json(&["month"], &Decision::of_one(denied, source, at));
     assert_eq!(answer(Source::Store)["reset_at_ms"], 1_700_001_501_000_u64);
     assert_eq!(answer(Source::DenyCache).get("reset_at_ms"), None, "decided_at is that of the first denial");
+}
+
+#[test]
+fn what_is_held_stands_beside_what_remains_and_a_debt_where_there_is_one() {
+    let limit: Limit = "10/min".parse().unwrap();
+    let status = Status::from_parts(&limit, true, 3, 0, 1).with_holds(4, 0);
+    let part =
+        |status: Status| Answer::new(true, vec![Part::new("p", &status, Source::Store, false)], Some(0)).to_json();
+    let object = part(status);
+    assert_eq!((&object["held"], object.get("debt"), object.get("holds_full")), (&json!(4), None, None));
+    let full = part(status.with_holds(10, 2).into_holds_full(5));
+    assert_eq!((&full["held"], &full["debt"], &full["remaining"]), (&json!(10), &json!(2), &json!(0)));
+    assert_eq!(full["statuses"][0]["holds_full"], true);
 }
 
 #[test]
@@ -104,7 +119,7 @@ fn a_part_without_a_limit_has_no_numbers() {
     assert_eq!(
         object["statuses"][0],
         json!({
-            "allowed": true, "source": "unlimited", "policy": "staff", "limit": null, "remaining": null,
+            "allowed": true, "source": "unlimited", "policy": "staff", "limit": null, "remaining": null, "held": null,
             "retry_after_ms": 0, "reset_after_ms": 0,
         })
     );

@@ -52,10 +52,7 @@ impl Ending {
     }
 
     fn args(&self) -> [Vec<u8>; 3] {
-        let ttl = match &self.resolve {
-            Resolve::Extend(ttl) => u64::try_from(ttl.as_micros()).unwrap_or(u64::MAX),
-            _ => 0,
-        };
+        let ttl = self.resolve.extend_micros();
         let mut hold = self.id.as_bytes().to_vec();
         hold.extend([self.attempt, ttl].into_iter().flat_map(wire::double));
         let units = |used: &Option<u64>| used.map_or((-1.0_f64).to_le_bytes(), wire::double);

@@ -12,8 +12,9 @@ use http::header::CONTENT_TYPE;
 use http::{HeaderValue, Method};
 use serde_json::{Value, json};
 use tallygate::Limit;
+use tallygate::hold::HoldTerms;
 use tallygate::policy::{Description, Policy};
-use tallygate_http::{Problem, ProblemCode};
+use tallygate_http::{Problem, ProblemCode, millis_up};
 
 use crate::app::App;
 use crate::edge::access::Credentials;
@@ -92,8 +93,20 @@ fn describe(policy: &Policy, description: &Description) -> Value {
         "share": policy.share().map(|share| share.to_string()),
         "cache_denials_ms": policy.cache_denials().map(|span| u64::try_from(span.as_millis()).unwrap_or(u64::MAX)),
         "allotment": policy.allotment(),
+        "holds": policy.holds().map(terms),
         "excess": policy.excess().name(),
         "near": policy.near(),
+    })
+}
+
+/// As in a policy file.
+fn terms(terms: &HoldTerms) -> Value {
+    json!({
+        "on_abandon": terms.on_abandon().name(),
+        "overrun": terms.overrun().name(),
+        "max_open": terms.most_open(),
+        "max_held": format!("{}%", terms.most_held()),
+        "max_ttl_ms": millis_up(terms.longest()),
     })
 }
 

@@ -5,10 +5,11 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use http::{HeaderMap, HeaderValue};
-use tallygate::CheckError;
-use tallygate::call::Call;
+use tallygate::call::{Call, Verb};
+use tallygate::hold::{Hold, Holds, Reservation, Resolution, Resolve, Resolved};
 use tallygate::policy::{Evaluation, Instances, PolicySet, Stores, Verdict};
 use tallygate::store::{Allotments, DenyCache};
+use tallygate::{CheckError, Cost, StoreError};
 use tallygate_http::{Dialect, SOURCE_HEADER, Trust, verdict_headers, verdict_source};
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -105,6 +106,29 @@ impl App {
         result
     }
 
+    /// Resolves a hold, and counts what became of it.
+    pub(crate) async fn resolve(
+        &self,
+        loaded: &Loaded,
+        api: Api,
+        hold: &Hold,
+        resolve: &Resolve,
+    ) -> Result<Resolved, StoreError> {
+        let deadline = self.store().deadline().map(|patience| (Instant::now() + patience).into_std());
+        let resolution = Resolution::new(hold, resolve.clone()).by(deadline);
+        let resolved = self.stores.shared().resolve(&resolution).await;
+        let outcome = match &resolved {
+            Ok(resolved) if resolved.done => CallOutcome::Allowed,
+            Ok(_) => CallOutcome::Denied,
+            Err(_) => CallOutcome::Unavailable,
+        };
+        self.calls.observe(&DecisionEvent { api, outcome, asked: None });
+        if let Ok(resolved) = &resolved {
+            loaded.observe_end(hold, resolved);
+        }
+        resolved
+    }
+
     /// Notifies every observer of a call that could not be read.
     pub(crate) fn reject(&self, api: Api) {
         self.observe(&self.policies.load(), &DecisionEvent { api, outcome: CallOutcome::Invalid, asked: None });
@@ -133,20 +157,23 @@ impl App {
         match &question.about {
             About::AdHoc(asked) => {
                 let checks = [asked.check()];
-                let call = match question.up_to {
-                    Some(up_to) => Call::check_up_to(&checks, up_to),
-                    None => Call::new(question.verb, &checks),
+                let call = match (question.up_to, question.verb) {
+                    (Some(up_to), _) => Call::check_up_to(&checks, up_to),
+                    (None, Verb::Reserve) => Call::reserve(&checks, Reservation::new(question.ttl())),
+                    (None, verb) => Call::new(verb, &checks),
                 };
                 let call = call.map_err(CheckError::from)?.by(deadline());
                 let decision = call.ask(self.stores.shared()).await.map_err(CheckError::from)?;
-                Ok(Answer::Decision(asked, decision))
+                let hold = call.hold().filter(|_| decision.allowed());
+                Ok(Answer::Decision(asked, decision, hold))
             }
             About::Policies { domain, asks } => {
                 let evaluation = match set.domain(domain) {
                     Some(domain) => {
+                        let units = question.units_of(domain)?;
                         let turn = self.turns.take(domain.policies().len(), asks.len(), callers).await;
                         let _turn = turn.map_err(CheckError::from)?;
-                        domain.evaluate(asks)
+                        reserving(question, domain.evaluate(asks), &units)?
                     }
                     None if api.allows_unknown_domains() => Evaluation::unlimited(),
                     None => return Err(AnswerError::unknown_domain(set, domain)),
@@ -174,6 +201,14 @@ impl App {
             StoreWatch { chargeable: 0, refusing, .. } if !refusing.is_empty() => Err(refusing[0].error.to_string()),
             _ => Ok(()),
         }
+    }
+}
+
+/// The evaluation of a question, which may be one that reserves.
+fn reserving(question: &Question, evaluation: Evaluation, units: &[(String, Cost)]) -> Result<Evaluation, AnswerError> {
+    match question.verb {
+        Verb::Reserve => Ok(evaluation.reserve(Reservation::new(question.ttl()), units).map_err(CheckError::from)?),
+        _ => Ok(evaluation),
     }
 }
 

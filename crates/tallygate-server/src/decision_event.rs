@@ -81,7 +81,7 @@ impl<'a> Asked<'a> {
                 Outcome::Denied => CallOutcome::Denied,
                 _ => CallOutcome::Unavailable,
             },
-            Ok(Answer::Decision(_, decision)) if !decision.allowed() => CallOutcome::Denied,
+            Ok(Answer::Decision(_, decision, _)) if !decision.allowed() => CallOutcome::Denied,
             Ok(_) => CallOutcome::Allowed,
             Err(AnswerError::Check(CheckError::Store(_))) => CallOutcome::Unavailable,
             Err(_) => CallOutcome::Invalid,
@@ -103,7 +103,7 @@ impl<'a> Asked<'a> {
     pub(crate) fn binding(&self) -> Option<Binding<'a>> {
         if let About::AdHoc(asked) = &self.question.about {
             let source = match self.result {
-                Ok(Answer::Decision(_, decision)) => Some(decision.source()),
+                Ok(Answer::Decision(_, decision, _)) => Some(decision.source()),
                 _ => None,
             };
             return Some(Binding { policy: &asked.policy, subject: &asked.key, source });

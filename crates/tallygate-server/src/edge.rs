@@ -7,6 +7,7 @@ pub(crate) mod envoy_json;
 mod forward_auth;
 pub(crate) mod full;
 mod health;
+mod holds;
 mod json;
 pub(crate) mod origin;
 pub(crate) mod rls;
@@ -34,11 +35,15 @@ pub(crate) use health::{livez, readyz};
 pub(crate) use json::{Refused, ok};
 
 /// The paths of the HTTP listener with their methods, for messages.
-const PATHS: [(&str, &str); 11] = [
+const PATHS: [(&str, &str); 15] = [
     ("/v1/check", "POST"),
     ("/v1/peek", "POST"),
     ("/v1/refund", "POST"),
     ("/v1/reset", "POST"),
+    ("/v1/reserve", "POST"),
+    ("/v1/settle", "POST"),
+    ("/v1/cancel", "POST"),
+    ("/v1/extend", "POST"),
     ("/v1/counters/", "GET, POST or DELETE"),
     ("/v1/forward-auth", "GET, HEAD or POST"),
     ("/json", "POST"),
@@ -67,6 +72,9 @@ pub(crate) fn router(app: Arc<App>) -> Router {
         router.route(&format!("/v1/{}", verb.name()), post(answer))
     });
     verbs
+        .route("/v1/settle", post(holds::settle))
+        .route("/v1/cancel", post(holds::cancel))
+        .route("/v1/extend", post(holds::extend))
         .route("/v1/counters/{name}", get(counters::get).post(counters::add).delete(counters::delete))
         .route("/v1/forward-auth", get(forward_auth::answer).post(forward_auth::answer))
         .route("/json", post(envoy_json::answer))
@@ -131,8 +139,11 @@ impl From<AnswerError> for Refused {
         Self::from(match error {
             AnswerError::UnknownDomain { .. } => Problem::new(ProblemCode::UnknownDomain, error.to_string()),
             AnswerError::Check(CheckError::Store(error)) => store_problem(&error),
+            AnswerError::UnknownPolicy { .. } => json::invalid(error),
             AnswerError::Check(CheckError::Invalid(
-                InvalidCheck::CostAboveCapacity { .. } | InvalidCheck::AtLeastAboveCapacity { .. },
+                InvalidCheck::CostAboveCapacity { .. }
+                | InvalidCheck::AtLeastAboveCapacity { .. }
+                | InvalidCheck::HoldAboveMost { .. },
             )) => Problem::new(ProblemCode::CostTooLarge, json::sentence(&error.to_string())),
             AnswerError::Check(_) => json::invalid(error),
         })

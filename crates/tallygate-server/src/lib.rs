@@ -37,6 +37,7 @@ pub mod telemetry;
 mod token;
 
 mod histogram;
+mod hold_counters;
 
 /// Listeners: binding, serving, limits, certificates and counters.
 pub mod listen {

@@ -4,12 +4,14 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use tallygate::call::Verb;
+use tallygate::call::{Effect, Verb};
 use tallygate::decision::Source;
+use tallygate::hold::{Hold, Resolved};
 use tallygate::policy::{Domain, Mode, OnError, Policy, PolicySet, Ruling};
 use tallygate::words::words;
 
 use crate::decision_event::{CallOutcome, DecisionEvent};
+use crate::hold_counters::HoldCounters;
 
 /// A policy set and its counters. The next set takes over the counters of policies with the same name.
 #[derive(Debug)]
@@ -17,7 +19,7 @@ pub(crate) struct Loaded {
     pub(crate) set: PolicySet,
     pub(crate) generation: u64,
     /// By [`Policy::key_name`].
-    counters: HashMap<String, Arc<PolicyCounters>>,
+    counters: HashMap<String, (Arc<Policy>, Arc<PolicyCounters>)>,
 }
 
 words! {
@@ -58,6 +60,7 @@ pub(crate) struct PolicyCounters {
     units: [AtomicU64; OUTCOMES],
     pub(crate) near: AtomicU64,
     pub(crate) refunded: AtomicU64,
+    pub(crate) holds: HoldCounters,
 }
 
 impl Loaded {
@@ -65,7 +68,8 @@ impl Loaded {
     pub(crate) fn new(set: PolicySet, before: Option<&Self>) -> Self {
         let counters = all_policies(&set).map(|policy| {
             let known = before.and_then(|before| before.counters.get(policy.key_name()));
-            (policy.key_name().to_owned(), known.cloned().unwrap_or_default())
+            let known = known.map(|(_, counters)| Arc::clone(counters)).unwrap_or_default();
+            (policy.key_name().to_owned(), (Arc::clone(policy), known))
         });
         let counters = counters.collect();
         Self { set, counters, generation: before.map_or(1, |before| before.generation + 1) }
@@ -75,10 +79,29 @@ impl Loaded {
         let allowed = event.outcome == CallOutcome::Allowed;
         let Some(verdict) = event.asked.and_then(|asked| asked.verdict()) else { return };
         for ruling in verdict.states() {
-            if let Some(counters) = self.counters.get(ruling.policy().key_name()) {
+            if let Some((_, counters)) = self.counters.get(ruling.policy().key_name()) {
                 counters.count(ruling, allowed, verdict.granted());
             }
         }
+    }
+
+    /// Counts a hold that has ended, and one that had expired.
+    pub(crate) fn observe_end(&self, hold: &Hold, resolved: &Resolved) {
+        for ((key, _), part) in hold.places().zip(&resolved.parts) {
+            if let Some((_, counters)) = self.counters.get(key.policy()).filter(|_| part.reserved > 0) {
+                counters.holds.end(resolved, part);
+            }
+        }
+    }
+
+    /// The policy whose states have this name.
+    pub(crate) fn policy(&self, key_name: &str) -> Option<&Arc<Policy>> {
+        self.counters.get(key_name).map(|(policy, _)| policy)
+    }
+
+    /// The name that the answers use for the policy of a key: that within its domain.
+    pub(crate) fn name_of<'n>(&'n self, key_name: &'n str) -> &'n str {
+        self.policy(key_name).map_or_else(|| tallygate::policy::name_within_domain(key_name), |policy| policy.name())
     }
 
     /// What a reload to this set changes, for the log.
@@ -106,7 +129,7 @@ impl Loaded {
 
     /// The policies with their counters. Those for limits that requests carry are listed once they are used.
     pub(crate) fn counted(&self) -> impl Iterator<Item = (&Arc<Policy>, &PolicyCounters)> {
-        let counted = all_policies(&self.set).map(|policy| (policy, &*self.counters[policy.key_name()]));
+        let counted = all_policies(&self.set).map(|policy| (policy, &*self.counters[policy.key_name()].1));
         counted.filter(|(policy, counters)| policy.name() != Domain::REQUESTED || counters.is_used())
     }
 }
@@ -143,8 +166,12 @@ impl PolicyCounters {
             self.refunded.fetch_add(ruling.refunded(), Relaxed);
         }
         // Peeks and refunds are not decisions.
-        if ruling.action().verb != Verb::Check {
+        if ruling.action().verb.effect() != Effect::Charges {
             return;
+        }
+        if ruling.action().verb == Verb::Reserve && allowed && ruling.charged() > 0 && ruling.source() == Source::Store
+        {
+            self.holds.begin(ruling.charged());
         }
         let outcome = RulingOutcome::of(ruling);
         let source = Source::ALL.iter().position(|source| *source == ruling.source()).unwrap_or(0);

@@ -109,6 +109,21 @@ impl Sources {
         page.samples(policies().map(|(labels, _, counters)| (labels, counters.near.load(Relaxed))));
         page.counter("tallygate_refunded_units_total", "Units that were refunded.");
         page.samples(policies().map(|(labels, _, counters)| (labels, counters.refunded.load(Relaxed))));
+        page.counter("tallygate_holds_total", "Holds that were reserved, and what calls have made of them.");
+        for ([domain, name], policy, counters) in policies() {
+            for (outcome, count) in counters.holds.holds(policy.holds().is_some()) {
+                page.sample(&[domain, name, ("outcome", outcome)], count);
+            }
+        }
+        page.counter(
+            "tallygate_hold_units_total",
+            "Units of these holds, counted when they are reserved and when they end.",
+        );
+        for ([domain, name], policy, counters) in policies() {
+            for (outcome, count) in counters.holds.units(policy.holds().is_some()) {
+                page.sample(&[domain, name, ("outcome", outcome)], count);
+            }
+        }
         page.gauge("tallygate_limit_units", "The capacity of the limit: the most units at one instant.");
         page.samples(limits().map(|(labels, limit)| (labels, limit.capacity())));
         page.gauge("tallygate_limit_window_seconds", "The window of the limit, in seconds.");

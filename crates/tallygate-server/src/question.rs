@@ -1,10 +1,14 @@
 //! What a call asks, whichever edge reads it.
 
+use std::time::Duration;
+
 use tallygate::call::{UpTo, Verb};
 use tallygate::clock::Timestamp;
 use tallygate::key::KeyError;
-use tallygate::policy::{Action, Ask, Descriptor};
+use tallygate::policy::{Action, Ask, Descriptor, Domain};
 use tallygate::{Check, Cost, Key, Limit};
+
+use crate::answer::AnswerError;
 
 #[derive(Debug)]
 pub(crate) struct Question {
@@ -12,6 +16,20 @@ pub(crate) struct Question {
     pub(crate) about: About,
     /// For a check that takes what is left.
     pub(crate) up_to: Option<UpTo>,
+    /// For a reservation.
+    pub(crate) reserving: Option<Reserving>,
+}
+
+/// For how long units are held, and how many of single policies. The others hold the cost.
+#[derive(Debug)]
+pub(crate) struct Reserving {
+    pub(crate) ttl: Duration,
+    pub(crate) units: Vec<(String, Cost)>,
+}
+
+impl Reserving {
+    /// How long units are held if the call does not say.
+    pub(crate) const TTL: Duration = Duration::from_secs(60);
 }
 
 /// Which limits a call is about.
@@ -44,9 +62,11 @@ impl Question {
         cost: Cost,
         charged_at: Option<Timestamp>,
     ) -> Self {
-        let action = Action::new(verb, cost).with_charged_at(charged_at);
+        // The evaluation makes a reservation of a check.
+        let asked = if verb == Verb::Reserve { Verb::Check } else { verb };
+        let action = Action::new(asked, cost).with_charged_at(charged_at);
         let asks = descriptors.into_iter().map(|descriptor| Ask::new(descriptor, action)).collect();
-        Self { verb, about: About::Policies { domain, asks }, up_to: None }
+        Self { verb, about: About::Policies { domain, asks }, up_to: None, reserving: None }
     }
 
     /// Whether a descriptor asks for units back. Only Envoy's protocol mixes verbs.
@@ -55,6 +75,22 @@ impl Question {
             About::Policies { asks, .. } => asks.iter().any(|ask| ask.action.verb == Verb::Refund),
             About::AdHoc(_) => self.verb == Verb::Refund,
         }
+    }
+
+    /// For how long a reservation holds its units.
+    pub(crate) fn ttl(&self) -> Duration {
+        self.reserving.as_ref().map_or(Reserving::TTL, |reserving| reserving.ttl)
+    }
+
+    /// The units that are reserved of single policies, by the names of their keys.
+    pub(crate) fn units_of(&self, domain: &Domain) -> Result<Vec<(String, Cost)>, AnswerError> {
+        let units = self.reserving.iter().flat_map(|reserving| &reserving.units);
+        let of_policy = |(name, units): &(String, Cost)| {
+            let found = domain.policies().iter().find(|policy| policy.name() == name);
+            let found = found.ok_or_else(|| AnswerError::unknown_policy(domain, name))?;
+            Ok((found.key_name().to_owned(), *units))
+        };
+        units.map(of_policy).collect()
     }
 
     /// `None` for ad hoc questions.

@@ -56,7 +56,7 @@ impl Rig {
     }
 
     fn matrix(&self) -> Matrix<Asked> {
-        Matrix::new(Asked(RefCell::new(Client::open(self.running.http).unwrap())))
+        Matrix::new(Asked(RefCell::new(Client::open(self.running.http).unwrap()))).that_cancels_reservations()
     }
 
     /// Cuts calls of every verb at every stage.
@@ -146,6 +146,8 @@ impl Cut {
 
     fn make(self, addr: SocketAddr, case: &Case) -> Then {
         let (path, body) = (format!("/v1/{}", case.verb().name()), question(case, &case.descriptor(), case.cost()));
+        // A reservation has units.
+        let body = if case.verb() == Verb::Reserve { body.replace("\"cost\":", "\"units\":") } else { body };
         let headers = [("content-type", "application/json"), bearer()];
         if let Self::Answered = self {
             http::request(addr, "POST", &path, &headers, body.as_bytes());

@@ -259,7 +259,10 @@ async fn every_call_passes_through_and_is_timed() {
     assert_eq!(store.count(&name, add(i64::MAX)).await, Ok(CounterValue::Integer(i64::MAX)));
     assert!(store.count(&name, add(1)).await.is_err(), "an overflow is an answer");
     let counts = store.stats().durations().map(|(op, histogram)| (op, histogram.snapshot().2));
-    assert_eq!(counts.collect::<Vec<_>>(), [("check", 1), ("peek", 1), ("refund", 1), ("reset", 1), ("count", 2)]);
+    assert_eq!(
+        counts.collect::<Vec<_>>(),
+        [("check", 1), ("peek", 1), ("refund", 1), ("reset", 1), ("reserve", 0), ("resolve", 0), ("count", 2)]
+    );
     assert!(store.stats().errors().all(|(_, count)| count == 0), "and no error of the store");
 }
 

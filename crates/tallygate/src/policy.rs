@@ -285,6 +285,18 @@ fn key_name(domain: &str, name: &str) -> String {
     if written.len() <= Key::MAX_POLICY { written } else { digest(written.as_bytes(), 16) }
 }
 
+/// The name of a policy within its domain, given the name of its states. A digest is returned as it is.
+pub fn name_within_domain(key_name: &str) -> &str {
+    let mut rest = key_name;
+    while let Some((_, after)) = rest.split_once('/') {
+        match after.strip_prefix('/') {
+            Some(after) => rest = after,
+            None => return after,
+        }
+    }
+    key_name
+}
+
 words! {
     /// Whether a policy refuses.
     #[derive(Default)]

@@ -1,4 +1,4 @@
-//! The layouts of stored states, as docs/algorithms.md has them in section 11. Stores of two versions share them.
+//! The layouts of stored states, as docs/algorithms.md has them in section 12. Stores of two versions share them.
 
 use std::time::Duration;
 

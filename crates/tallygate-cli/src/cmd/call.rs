@@ -1,16 +1,19 @@
-//! `tallygate check`, `peek`, `refund` and `reset`: one subject under one or more limits.
+//! `tallygate check`, `peek`, `refund`, `reset` and `reserve`: one subject under one or more limits.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::io::Write;
+use std::time::Duration;
 
 use anyhow::{bail, ensure};
 use serde::Serialize;
 use tallygate::call::{Call, UpTo, Verb};
 use tallygate::clock::Timestamp;
+use tallygate::hold::{HoldTerms, OnAbandon, Overrun, Reservation};
 use tallygate::{Algorithm, Check, Cost, Key, Limit};
-use tallygate_http::sanitize;
+use tallygate_http::{decision_answer, sanitize};
 
+use super::hold;
 use crate::output::{self, Outcome, OutputArgs};
 use crate::store::{StoreArgs, note_if_forgotten};
 
@@ -62,6 +65,21 @@ pub(crate) struct RefundArgs {
 }
 
 #[derive(Debug, clap::Args)]
+pub(crate) struct ReserveArgs {
+    #[command(flatten)]
+    cost: CostArg,
+    /// For how long the units are held
+    #[arg(long, value_name = "TIME", default_value = "1min", value_parser = hold::ttl)]
+    ttl: Duration,
+    /// What becomes of units that nobody settles: charge or refund
+    #[arg(long, value_name = "WORD", default_value = "charge")]
+    on_abandon: OnAbandon,
+    /// What happens to more units than are held: debt, cap or refuse
+    #[arg(long, value_name = "WORD", default_value = "debt")]
+    overrun: Overrun,
+}
+
+#[derive(Debug, clap::Args)]
 pub(crate) struct CostArg {
     /// How many units the call costs
     #[arg(short, long, value_name = "N", default_value = "1", allow_hyphen_values = true)]
@@ -100,6 +118,15 @@ Examples:
 The limit says which state is meant: each algorithm keeps its own.
 Exit codes: 0 done, 2 error, 3 the store is unreachable.";
 
+pub(crate) const RESERVE_EXAMPLES: &str = "\
+Examples:
+  tallygate reserve alice --limit 1000/min --cost 900 --store redis://127.0.0.1:6379
+  TOKEN=$(tallygate reserve alice --limit 1000/min --cost 900 --store $STORE | tail -n 1)
+  tallygate reserve alice --limit 1000/min --ttl 10min --on-abandon refund --json --store $STORE
+
+The last line is the token of the hold, for settle, cancel and extend. It is a secret.
+Exit codes: 0 held, 1 denied (nothing was charged), 2 error, 3 the store is unreachable.";
+
 pub(crate) async fn check(args: Args<CheckArgs>, out: &mut impl Write) -> anyhow::Result<Outcome> {
     let rules = args.rules()?;
     let CheckArgs { cost: CostArg { cost }, up_to, at_least, repeat } = args.of_verb;
@@ -115,6 +142,38 @@ pub(crate) async fn peek(args: Args<CostArg>, out: &mut impl Write) -> anyhow::R
     let rules = args.rules()?;
     let checks = args.checks(&rules, args.of_verb.cost)?;
     args.decide(&Call::new(Verb::Peek, &checks)?, &checks, None, out).await
+}
+
+pub(crate) async fn reserve(args: Args<ReserveArgs>, out: &mut impl Write) -> anyhow::Result<Outcome> {
+    let rules = args.rules()?;
+    let ReserveArgs { cost: CostArg { cost }, ttl, on_abandon, overrun } = args.of_verb;
+    // The operator asks: there is no policy that grants less.
+    let terms = HoldTerms::DEFAULT.with_on_abandon(on_abandon).with_overrun(overrun).with_longest(HoldTerms::LONGEST);
+    let checks = args.checks(&rules, cost)?;
+    let checks: Vec<Check<'_>> = checks.iter().map(|check| check.with_holds(Some(&terms))).collect();
+    let call = Call::reserve(&checks, Reservation::new(ttl))?;
+    let store = args.store.open().await?;
+    let policies: Vec<&str> = checks.iter().map(|check| check.key.policy()).collect();
+    let decision = call.ask(&store).await?;
+    let hold = call.hold().filter(|_| decision.allowed());
+    if args.output.json {
+        let hold = hold.map(|hold| hold.to_string());
+        output::write_json(out, &Reserved { decision: decision_answer(&policies, &decision), hold })?;
+    } else {
+        output::write_decision(out, &args.output, &policies, &decision)?;
+        // Alone on its line, for scripts.
+        hold.map_or(Ok(()), |hold| writeln!(out, "{hold}"))?;
+    }
+    note_if_forgotten(&store);
+    Ok(Outcome::from(&decision))
+}
+
+#[derive(Serialize)]
+struct Reserved<'a> {
+    #[serde(flatten)]
+    decision: tallygate_http::Answer<'a>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    hold: Option<String>,
 }
 
 pub(crate) async fn refund(args: Args<RefundArgs>, out: &mut impl Write) -> anyhow::Result<Outcome> {

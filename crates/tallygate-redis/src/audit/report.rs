@@ -38,7 +38,7 @@ pub struct AuditReport {
 pub struct Usage {
     /// The encoded policy name. `None` for keys that are not ours, and for policies beyond the maximum number counted.
     pub policy: Option<String>,
-    /// The name of the algorithm, `counter`, or `other`.
+    /// The name of the algorithm, `counter`, `holds`, or `other`.
     #[serde(rename = "algorithm")]
     pub kind: &'static str,
     /// The number of keys.

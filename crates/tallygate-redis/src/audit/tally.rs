@@ -72,11 +72,18 @@ impl<'a> Tally<'a> {
 }
 
 const COUNTER: &str = "counter";
+/// What is held of a state, and the records of holds.
+const HOLDS: &str = "holds";
 
 /// The name of a key's kind, if it is one of ours.
 fn kind_name(policy: &str, kind: &str) -> Option<&'static str> {
     if (policy, kind) == ("counter", "n") {
         return Some(COUNTER);
+    }
+    if let Some((state, rest)) = kind.split_once('-') {
+        let record = rest.len() == 32 && rest.bytes().all(|digit| matches!(digit, b'0'..=b'9' | b'a'..=b'f'));
+        let of_state = Algorithm::ALL.iter().any(|algorithm| algorithm.kind() == state);
+        return (of_state && (rest == "open" || record)).then_some(HOLDS);
     }
     // Both fixed windows have the same kind: their states are the same.
     Algorithm::ALL.iter().find(|algorithm| algorithm.kind() == kind).map(|algorithm| algorithm.name())
@@ -101,6 +108,24 @@ mod tests {
         assert_eq!(report.listed[2], "tallygate:\u{fffd}");
         assert_eq!(report.usage[0].kind, "other");
         assert_eq!(report.largest.len(), 5);
+    }
+
+    #[test]
+    fn the_keys_of_holds_belong_to_their_policy() {
+        let sweep = Sweep::of("tallygate").unwrap();
+        let mut tally = Tally::new(&sweep);
+        tally.add(b"tallygate:{a}:api:tb", 900, true);
+        tally.add(b"tallygate:{a}:api:tb-open", 100, true);
+        tally.add(b"tallygate:{a}:api:tb-0123456789abcdef0123456789abcdef", 200, true);
+        assert!(tally.add(b"tallygate:{a}:api:sl-open", 300, false), "it is ours, and has no TTL");
+        for foreign in ["tb-opened", "tb-", "xx-open", "tb-0123456789ABCDEF0123456789abcdef", "tb-0123"] {
+            tally.add(format!("tallygate:{{a}}:api:{foreign}").as_bytes(), 1, true);
+        }
+        let report = tally.into_report();
+        let usage: Vec<_> =
+            report.usage.iter().map(|usage| (usage.policy.as_deref(), usage.kind, usage.keys)).collect();
+        assert_eq!(usage, [(Some("api"), "token_bucket", 1), (Some("api"), "holds", 3), (None, "other", 5)]);
+        assert_eq!((report.orphans, report.foreign), (1, 0));
     }
 
     #[test]

@@ -26,7 +26,7 @@ const LENIENT: &str = "policies: [{name: all, domain: default, limit: unlimited}
 /// - 413 rejects what is invalid, too: some of it is larger than is read at all.
 /// - 400 for what a question's schema allows: a cost above the limit it comes with (JSON Schema cannot compare the two),
 ///   a limit outside of what can be counted, `limit` and `algorithm` that name different algorithms;
-///   for Envoy, a limit without a unit; for counters, `by` beside `by_float` (a schema that forbids it generates clients
+///   a hold that nobody has reserved; for Envoy, a limit without a unit; for counters, `by` beside `by_float` (a schema that forbids it generates clients
 ///   that can send neither). That the examples are accepted is held by a test of its own.
 /// - Of the warnings, `missing_test_data` and `validation_mismatch` are left out: made-up domains are not there (404), and
 ///   many made-up limits are refused for the reason above.
@@ -36,8 +36,12 @@ use_after_free.enabled = false
 negative_data_rejection.expected-statuses = ["400", "401", "403", "404", "405", "413", "415", "429", "503"]
 
 [[operations]]
-include-path-regex = "^/v1/(check|peek|refund|reset)$"
+include-path-regex = "^/v1/(check|peek|refund|reset|reserve)$"
 checks.positive_data_acceptance.expected-statuses = ["2xx", "400", "401", "403", "404", "429"]
+
+[[operations]]
+include-path-regex = "^/v1/(settle|cancel|extend)$"
+checks.positive_data_acceptance.expected-statuses = ["2xx", "400", "401", "403", "409"]
 
 [[operations]]
 include-path = "/json"
@@ -180,7 +184,10 @@ fn the_examples_are_accepted() {
             assert_eq!(server.post("/json", &example["value"]).status, 200);
             continue;
         }
-        for path in ["/v1/check", "/v1/peek", "/v1/refund", "/v1/reset"] {
+        let reserves = name.starts_with("reserve");
+        let paths: &[&str] =
+            if reserves { &["/v1/reserve"] } else { &["/v1/check", "/v1/peek", "/v1/refund", "/v1/reset"] };
+        for path in paths {
             let answer = server.post_with(path, &example["value"], &[bearer()]);
             assert_eq!(answer.status, 200, "{name} {path}: {}", answer.text());
         }

@@ -46,6 +46,7 @@ impl Then {
 pub struct Matrix<T> {
     states: T,
     calls: Vec<(Case, Then, String)>,
+    cancels: bool,
 }
 
 /// Totals of the calls of a matrix.
@@ -62,7 +63,13 @@ pub struct Summary {
 impl<T: States> Matrix<T> {
     /// Creates a matrix without calls.
     pub fn new(states: T) -> Self {
-        Self { states, calls: Vec::new() }
+        Self { states, calls: Vec::new(), cancels: false }
+    }
+
+    /// Of callers that cancel a reservation whose answer they could not deliver: what it held comes back, and what it drained stays.
+    #[must_use]
+    pub fn that_cancels_reservations(self) -> Self {
+        Self { cancels: true, ..self }
     }
 
     /// Makes one call, with callers that no other call uses. `run` returns which states are right then.
@@ -154,11 +161,14 @@ impl<T: States> Matrix<T> {
         let (used, mut wrong) = (self.settled(), Vec::new());
         let mut summary = Summary { calls: self.calls.len(), ..Summary::default() };
         for ((case, then, how), used) in self.calls.iter().zip(used) {
-            let right = match then {
+            let mut right = match then {
                 Then::Before => vec![case.before()],
                 Then::After => vec![case.after()],
                 Then::Either => vec![case.before(), case.after()],
             };
+            if self.cancels && *then == Then::Either && case.verb() == Verb::Reserve {
+                right.push(case.cancelled());
+            }
             if *then == Then::Either && case.before() != case.after() {
                 summary.dropped += 1;
                 summary.done += usize::from(used == case.after());

@@ -266,6 +266,12 @@ impl Case {
         self.scene.parts.iter().map(|part| part.room.numbers().1).collect()
     }
 
+    /// The used units of each limit after a reservation was cancelled: what was drained was not held.
+    pub(super) fn cancelled(&self) -> Vec<u64> {
+        let used = self.scene.parts.iter().zip(self.before().into_iter().zip(self.after()));
+        used.map(|(part, (before, after))| if part.room == Room::Enough { before } else { after }).collect()
+    }
+
     /// The used units of each limit after the complete call.
     pub fn after(&self) -> Vec<u64> {
         let (enforced, allowed) = (self.scene.enforced(), self.scene.allows());

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::{Hold, HoldState, is_named, random_bytes};
+use super::{Hold, HoldState, HoldTerms, is_named, random_bytes};
 use crate::clock::Timestamp;
 use crate::decision::Status;
 
@@ -29,11 +29,19 @@ pub enum Resolve {
     SettlePart(Units),
     /// Gives everything back.
     Cancel,
-    /// Moves the deadline to this time from now, unless it is later already.
+    /// Moves the deadline to this time from now, at most a day, unless it is later already.
     Extend(Duration),
 }
 
 impl Resolve {
+    /// For how many microseconds from now a hold is extended: at most the longest that any limit grants.
+    pub fn extend_micros(&self) -> u64 {
+        match self {
+            Self::Extend(ttl) => u64::try_from((*ttl).min(HoldTerms::LONGEST).as_micros()).unwrap_or(0),
+            _ => 0,
+        }
+    }
+
     /// Whether one number of units is given for all policies.
     pub fn takes_same(&self) -> bool {
         matches!(self, Self::Settle(Units::Same(_)) | Self::SettlePart(Units::Same(_)))

@@ -508,7 +508,7 @@ impl Shards<'_, '_> {
             return self.report(&record, state, now).refused(Refused::Overrun(place));
         }
         let deadline = match &resolution.resolve {
-            Resolve::Extend(ttl) => record.deadline.max(micros + u64::try_from(ttl.as_micros()).unwrap_or(u64::MAX)),
+            Resolve::Extend(_) => record.deadline.max(micros + resolution.resolve.extend_micros()),
             _ => record.deadline,
         };
         let mut parts = std::mem::take(&mut record.parts);

@@ -88,6 +88,16 @@ async fn a_stream_is_settled_part_by_part() {
     }
 }
 
+/// An endless extension overflowed.
+#[tokio::test]
+async fn an_endless_extension_is_one_of_a_day() {
+    let (limiter, _) = limiter();
+    let limit: Limit = "10/h".parse().unwrap();
+    let hold = reserve(&limiter, Check::new(key("alice"), &limit), 8, 60).await;
+    let extended = limiter.extend(&hold, Duration::MAX).await.unwrap();
+    assert_eq!(extended.expires_at.map(|at| at.as_micros() - START.as_micros()), Some(86_400_000_000));
+}
+
 #[tokio::test]
 async fn units_are_settled_by_policy() {
     let (limiter, _) = limiter();

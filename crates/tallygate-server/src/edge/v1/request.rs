@@ -9,13 +9,18 @@ use tallygate_http::{Problem, ProblemCode};
 
 use crate::edge::bounds::{MAX_DESCRIPTORS, MAX_ENTRIES, check_entry};
 use crate::edge::json::{Fields, Json, invalid, sentence};
-use crate::question::{About, AdHoc, Question};
+use crate::edge::v1::reservation;
+use crate::question::{About, AdHoc, Question, Reserving};
 
 /// The policy of ad hoc questions that name none.
 const AD_HOC: &str = "ad-hoc";
 
 /// What a question looks like, for messages.
 const BY_POLICY: &str = r#"{"domain":"api","descriptors":[{"user":"42"}]}"#;
+
+/// The fields of a reservation.
+const AD_HOC_HOLD: [&str; 6] = ["key", "limit", "algorithm", "policy", "units", "ttl_ms"];
+const BY_POLICY_HOLD: [&str; 4] = ["domain", "descriptors", "units", "ttl_ms"];
 
 const AD_HOC_FIELDS: [&str; 8] = ["key", "limit", "algorithm", "policy", "cost", "charged_at_us", "up_to", "at_least"];
 const BY_POLICY_FIELDS: [&str; 6] = ["domain", "descriptors", "cost", "charged_at_us", "up_to", "at_least"];
@@ -24,8 +29,9 @@ pub(super) fn read(verb: Verb, body: &[u8]) -> Result<Question, Problem> {
     let mut fields = Fields::read(body, BY_POLICY)?;
     match (fields.has("key"), fields.has("domain")) {
         (true, false) => {
-            let about = ad_hoc(&mut fields)?;
-            Ok(Question { verb, up_to: up_to(verb, about.cost, &mut fields)?, about: About::AdHoc(about) })
+            let (about, reserving) = ad_hoc(verb, &mut fields)?;
+            let up_to = up_to(verb, about.cost, &mut fields)?;
+            Ok(Question { verb, up_to, reserving, about: About::AdHoc(about) })
         }
         (false, true) => by_policy(verb, fields),
         (true, true) => Err(invalid(
@@ -48,7 +54,7 @@ fn nameless(fields: &Fields) -> Problem {
     }
 }
 
-fn ad_hoc(fields: &mut Fields) -> Result<AdHoc, Problem> {
+fn ad_hoc(verb: Verb, fields: &mut Fields) -> Result<(AdHoc, Option<Reserving>), Problem> {
     if let Some(Json::Number(burst)) = fields.get("burst") {
         let limit = match fields.get("limit") {
             Some(Json::String(limit)) => limit,
@@ -59,7 +65,7 @@ fn ad_hoc(fields: &mut Fields) -> Result<AdHoc, Problem> {
             "unknown field `burst`: the burst is part of the limit: write \"limit\":\"{limit} burst {burst}\"."
         )));
     }
-    fields.only(&AD_HOC_FIELDS)?;
+    fields.only(if verb == Verb::Reserve { &AD_HOC_HOLD } else { &AD_HOC_FIELDS })?;
     let key = fields.string("key")?.unwrap_or_default();
     let Some(text) = fields.string("limit")? else {
         return Err(invalid("missing field `limit`: write {\"key\":…,\"limit\":\"100/min\"}."));
@@ -70,8 +76,9 @@ fn ad_hoc(fields: &mut Fields) -> Result<AdHoc, Problem> {
     if policy.contains('/') || policy.starts_with('#') {
         return Err(invalid("`policy` cannot contain `/` or begin with `#`."));
     }
-    let (cost, charged_at) = (cost(fields)?, charged_at(fields)?);
-    AdHoc::new(policy, key, limit, cost, charged_at).map_err(invalid)
+    let (cost, reserving) = cost(verb, fields, false)?;
+    let about = AdHoc::new(policy, key, limit, cost, charged_at(fields)?).map_err(invalid)?;
+    Ok((about, reserving))
 }
 
 fn by_policy(verb: Verb, mut fields: Fields) -> Result<Question, Problem> {
@@ -81,7 +88,7 @@ fn by_policy(verb: Verb, mut fields: Fields) -> Result<Question, Problem> {
              with {\"key\":…,\"limit\":…}.",
         ));
     }
-    fields.only(&BY_POLICY_FIELDS)?;
+    fields.only(if verb == Verb::Reserve { &BY_POLICY_HOLD } else { &BY_POLICY_FIELDS })?;
     let domain = fields.string("domain")?.unwrap_or_default();
     if domain.is_empty() {
         return Err(invalid("`domain` is empty: name a domain of your policy files."));
@@ -101,9 +108,10 @@ fn by_policy(verb: Verb, mut fields: Fields) -> Result<Question, Problem> {
     }
     let descriptors = list.into_iter().enumerate().map(|(at, written)| descriptor(at, written));
     let descriptors: Vec<Descriptor> = descriptors.collect::<Result<_, _>>()?;
-    let (cost, charged_at) = (cost(&mut fields)?, charged_at(&mut fields)?);
+    let (cost, reserving) = cost(verb, &mut fields, true)?;
+    let charged_at = charged_at(&mut fields)?;
     let up_to = up_to(verb, cost, &mut fields)?;
-    Ok(Question { up_to, ..Question::by_policy(verb, domain, descriptors, cost, charged_at) })
+    Ok(Question { up_to, reserving, ..Question::by_policy(verb, domain, descriptors, cost, charged_at) })
 }
 
 fn descriptor(at: usize, written: Json) -> Result<Descriptor, Problem> {
@@ -171,12 +179,17 @@ fn up_to(verb: Verb, cost: Cost, fields: &mut Fields) -> Result<Option<UpTo>, Pr
     }
 }
 
-fn cost(fields: &mut Fields) -> Result<Cost, Problem> {
-    Cost::new(fields.whole("cost")?.unwrap_or(1)).map_err(|error| {
+/// The cost, and what a reservation asks for.
+fn cost(verb: Verb, fields: &mut Fields, by_policy: bool) -> Result<(Cost, Option<Reserving>), Problem> {
+    if verb == Verb::Reserve {
+        return reservation::read(fields, by_policy).map(|(cost, reserving)| (cost, Some(reserving)));
+    }
+    let cost = Cost::new(fields.whole("cost")?.unwrap_or(1)).map_err(|error| {
         let too_large = matches!(error, CostError::TooLarge { .. });
         let code = if too_large { ProblemCode::CostTooLarge } else { ProblemCode::InvalidField };
         Problem::new(code, sentence(&error.to_string()))
-    })
+    })?;
+    Ok((cost, None))
 }
 
 fn charged_at(fields: &mut Fields) -> Result<Option<Timestamp>, Problem> {

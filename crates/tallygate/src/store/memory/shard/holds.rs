@@ -2,6 +2,8 @@
 //!
 //! Twin: `tallygate-redis/lua/holds.lua`, with the same names and the same order. The contract is section 10 of `docs/algorithms.md`.
 
+mod states;
+
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, HashMap};
 
@@ -12,6 +14,7 @@ use crate::clock::Timestamp;
 use crate::decision::Status;
 use crate::hold::{HoldId, HoldPart, HoldState, HoldTerms, OnAbandon, OpenHold, Overrun, RETENTION, Resolve};
 use crate::limit::Limit;
+use states::{Look, charge, found, look, refund, remark};
 
 /// A state: where it is, and the kind of its algorithm.
 type Place = (Print, &'static str);
@@ -112,77 +115,6 @@ impl Head {
 
 fn place(print: Print, limit: &Limit) -> Place {
     (print, limit.algorithm().kind())
-}
-
-/// What a state looks like under a limit, with its numbers.
-struct Look {
-    /// Whether it was written with the numbers of the limit.
-    fits: bool,
-    remaining: u64,
-    debt: u64,
-    reset_at: u64,
-    window_start: u64,
-}
-
-/// The table's own form of a print: marked, if the state is.
-fn found<S: State>(table: &Table<S>, print: Print) -> Print {
-    if table.get(print.marked()).is_some() { print.marked() } else { print }
-}
-
-fn look<S: State>(table: &Table<S>, print: Print, limit: &Limit, now: u64, owed: u64) -> Look {
-    let seen = |state: &S, fits| Look {
-        fits,
-        remaining: state.free(limit, now),
-        debt: state.debt(limit, now),
-        reset_at: state.reset_at(limit, now),
-        window_start: state.window_start(),
-    };
-    match table.get(found(table, print)) {
-        None => Look { fits: true, remaining: limit.capacity(), debt: 0, reset_at: now, window_start: now },
-        Some(state) if state.fits(limit, now, owed) => seen(state, true),
-        Some(state) => {
-            let mut adopted = state.clone();
-            adopted.adopt(limit, now, owed);
-            seen(&adopted, false)
-        }
-    }
-}
-
-/// Gives units back. Returns how many, and whether the state was changed.
-fn refund<S: State>(
-    table: &mut Table<S>,
-    print: Print,
-    limit: &Limit,
-    now: u64,
-    owed: u64,
-    (charged_at, units): (u64, u64),
-) -> (u64, bool) {
-    let Some(state) = table.get_mut(found(table, print)) else { return (0, false) };
-    let adopts = !state.fits(limit, now, owed);
-    if adopts {
-        state.adopt(limit, now, owed);
-    }
-    let given = state.refund(limit, now, charged_at, units);
-    (given, adopts || given > 0)
-}
-
-fn charge<S: State>(table: &mut Table<S>, print: Print, limit: &Limit, now: u64, units: u64) {
-    let found = found(table, print);
-    match table.get_mut(found) {
-        Some(state) => state.charge(limit, now, units),
-        None => {
-            let mut state = S::fresh(limit, now);
-            state.charge(limit, now, units);
-            table.insert(found, state);
-        }
-    }
-}
-
-fn remark<S: State>(table: &mut Table<S>, print: Print, marks: bool) {
-    let (from, to) = if marks { (print, print.marked()) } else { (print.marked(), print) };
-    if let Some(state) = table.remove(from) {
-        table.insert(to, state);
-    }
 }
 
 impl Holds {

@@ -1,0 +1,85 @@
+//! What a policy grants to holds: the field `holds`.
+
+use std::time::Duration;
+
+use tallygate::Limit;
+use tallygate::hold::HoldTerms;
+
+use super::word;
+use crate::fields::{Fields, Names};
+use crate::finding::Place;
+
+pub(crate) const HOLDS: Names = &["on_abandon", "overrun", "max_open", "max_held", "max_ttl"];
+
+/// The terms, where the policy sets any.
+pub(super) fn holds(policy: Fields<'_>) -> Option<HoldTerms> {
+    let fields = Fields::of(policy.get("holds")?, "`holds`", HOLDS, policy.findings)?;
+    let mut terms = HoldTerms::DEFAULT;
+    if let Some(on_abandon) = word(fields, "on_abandon") {
+        terms = terms.with_on_abandon(on_abandon);
+    }
+    if let Some(overrun) = word(fields, "overrun") {
+        terms = terms.with_overrun(overrun);
+    }
+    if let Some(holds) = max_open(fields) {
+        terms = terms.with_most_open(holds);
+    }
+    if let Some(percent) = max_held(fields) {
+        terms = terms.with_most_held(percent);
+    }
+    if let Some(ttl) = max_ttl(fields) {
+        terms = terms.with_longest(ttl);
+    }
+    Some(terms)
+}
+
+fn max_open(fields: Fields<'_>) -> Option<u32> {
+    const MOST: u32 = HoldTerms::MOST_OPEN;
+    let (holds, at) = fields.number("max_open")?;
+    let fitting = u32::try_from(holds).ok().filter(|holds| (1..=MOST).contains(holds));
+    if fitting.is_none() {
+        let mut finding = fields.findings.error(at, format!("`max_open` is from 1 to {MOST} holds, not {holds}"));
+        finding.help("it is for each caller that the policy counts separately");
+    }
+    fitting
+}
+
+/// A share of the capacity: `50%`.
+fn max_held(fields: Fields<'_>) -> Option<u8> {
+    let (text, at) = fields.text("max_held")?;
+    let percent = text.strip_suffix('%').and_then(|percent| percent.trim_end().parse().ok());
+    let percent = percent.filter(|percent| (1..=100).contains(percent));
+    if percent.is_none() {
+        refuse(
+            fields,
+            at,
+            &format!("`max_held` is from 1% to 100% of the limit, not `{text}`"),
+            "for example `max_held: 50%`",
+        );
+    }
+    percent
+}
+
+fn max_ttl(fields: Fields<'_>) -> Option<Duration> {
+    let (text, at) = fields.text("max_ttl")?;
+    // A duration is written as the window of a limit is.
+    let split = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let (digits, unit) = text.split_at(split);
+    let plain = !digits.is_empty() && unit.trim_start().chars().all(|c| c.is_ascii_alphabetic());
+    let limit = Some(format!("1/{text}")).filter(|_| plain).and_then(|limit| limit.parse::<Limit>().ok());
+    let span = limit.map(|limit| limit.window());
+    if span.is_none_or(|span| span > HoldTerms::LONGEST) {
+        refuse(
+            fields,
+            at,
+            &format!("`max_ttl` is a time from 1 ms to a day, not `{text}`"),
+            "for example `max_ttl: 10min`",
+        );
+        return None;
+    }
+    span
+}
+
+fn refuse(fields: Fields<'_>, at: &Place, message: &str, help: &str) {
+    fields.findings.error(at, message).help(help);
+}

@@ -153,7 +153,7 @@ async fn a_clock_that_flaps_does_not_run_faster() {
                 BURST + u64::try_from(passed.as_micros() * u128::from(BURST) / window.as_micros()).unwrap()
             }
             // A span of n whole windows touches n + 2 windows of the wall clock.
-            Algorithm::FixedWindow | Algorithm::SlidingCounter => BURST * (windows + 2),
+            Algorithm::FixedWindow | Algorithm::CalendarWindow | Algorithm::SlidingCounter => BURST * (windows + 2),
             _ => BURST * (windows + 1),
         };
         assert!(admitted <= most, "{limit}: {admitted} admitted in {passed:?}, {most} is the most");

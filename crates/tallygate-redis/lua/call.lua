@@ -87,7 +87,7 @@ local function call(verb, terms, specs, first, at, count)
   local function answer(i, flag, remaining, retry_after, reset_after, units, debt, fits)
     local text = pack('<Bdddd', flag, remaining, retry_after, reset_after, units)
     if not aware then return text end
-    return text .. pack('<dd', held(KEYS[first + i - 1], ARGV[at + i], remaining, debt, fits), debt)
+    return text .. pack('<dd', held(KEYS[first + i - 1], ARGV[at + i], remaining, debt, fits), owed(KEYS[first + i - 1], debt))
   end
   local answers, charged, enforced, quotas, quota = {}, {}, not denied, false, false
   -- For each check judged on its own: whether it fits, what is left, the waits, and whether its state was converted.

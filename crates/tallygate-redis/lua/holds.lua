@@ -173,6 +173,13 @@ local function held(key, packed, remaining, debt, fits)
   return math.min(head.held, capacity - remaining + debt, capacity)
 end
 
+-- The debt of a marked state. Another one owes nothing, even if more was used than its limit now allows.
+local function owed(key, debt)
+  local head = heads[key]
+  if head and (head.count > 0 or head.debt > 0) then return debt end
+  return 0
+end
+
 -- Writes the packed states that calls have changed, the heads of all, and then the open holds.
 local function save_all()
   for key, ttl in pairs(ttls) do

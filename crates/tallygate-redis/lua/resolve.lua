@@ -78,7 +78,7 @@ local function report(record, state, flag)
     end
     local fits, remaining, debt, reset_after = look(part.kind, part.key, part.packed, now)
     parts[i + 1] = pack('<dddddddddd', part.capacity, part.reserved, left, settled, refunded, part.unpaid, remaining, reset_after,
-      held(part.key, part.packed, remaining, debt, fits), debt)
+      held(part.key, part.packed, remaining, debt, fits), owed(part.key, debt))
   end
   return table.concat(parts)
 end

@@ -62,7 +62,8 @@ impl Status {
         if self.units & IN_DEBT == 0 { u64::from(self.remaining) } else { 0 }
     }
 
-    /// How far what is used exceeds the capacity: an overrun of a hold was charged, or the limit was lowered.
+    /// How far what is used exceeds the capacity, because an overrun of a hold was charged; while units are held, also because the limit
+    /// was lowered.
     pub fn debt(&self) -> u64 {
         if self.units & IN_DEBT == 0 { 0 } else { u64::from(self.remaining) }
     }

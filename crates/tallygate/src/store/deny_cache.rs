@@ -167,8 +167,8 @@ impl<S> DenyCache<S> {
         // What is held may be given back at any time.
         let held = call.verb() == Verb::Reserve || call.checks().iter().any(|check| check.holds().is_some());
         // What is remembered under an id is an answer of the store.
-        let decides = decides && call.request().is_none();
-        !held && decides && call.checks().iter().any(|check| self.age(check) > 0) && !drains()
+        let decides = decides && !held && call.request().is_none();
+        decides && call.checks().iter().any(|check| self.age(check) > 0) && !drains()
     }
 
     /// The denial of a call whose checks are all known, if it is still denied.

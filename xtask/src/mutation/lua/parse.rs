@@ -303,6 +303,10 @@ impl<'a> Parser<'a> {
         self.expect("{")?;
         while self.word() != "}" {
             self.expression(0)?;
+            // What came before was the name of a field.
+            if self.take("=") {
+                self.expression(0)?;
+            }
             if !self.take(",") {
                 break;
             }

@@ -279,8 +279,10 @@ impl Shard {
     fn with_holds(&mut self, print: Print, limit: &Limit, now: u64, status: Status) -> Status {
         let Look { fits, remaining, debt, .. } = self.look(print, limit, now);
         let used = limit.capacity() - remaining + debt;
-        let held = self.head(print, limit).filter(|_| fits).map_or(0, |head| head.held.min(used));
-        status.with_holds(held, debt)
+        let head = self.head(print, limit).unwrap_or_default();
+        let held = if fits { head.held.min(used) } else { 0 };
+        // A state that is not marked owes nothing, even if more was used than its limit now allows.
+        status.with_holds(held, if head.marks() { debt } else { 0 })
     }
 
     /// Decides one check of a call that looks at holds. Like [`step`](Self::step).

@@ -19,7 +19,7 @@ pub(crate) enum Answer<'q> {
 pub(crate) enum AnswerError {
     #[error("There is no domain `{}`: {hint}", domain.escape_debug())]
     UnknownDomain { domain: String, hint: String },
-    #[error("there is no policy `{}` in the domain: {hint}", policy.escape_debug())]
+    #[error("the domain has no policy `{}`: {hint}", policy.escape_debug())]
     UnknownPolicy { policy: String, hint: String },
     /// The question is invalid, or the store failed and no policy says what to do.
     #[error(transparent)]

@@ -147,7 +147,7 @@ pub(crate) async fn peek(args: Args<CostArg>, out: &mut impl Write) -> anyhow::R
 pub(crate) async fn reserve(args: Args<ReserveArgs>, out: &mut impl Write) -> anyhow::Result<Outcome> {
     let rules = args.rules()?;
     let ReserveArgs { cost: CostArg { cost }, ttl, on_abandon, overrun } = args.of_verb;
-    // The operator asks: there is no policy that grants less.
+    // The operator asks, and no policy grants less.
     let terms = HoldTerms::DEFAULT.with_on_abandon(on_abandon).with_overrun(overrun).with_longest(HoldTerms::LONGEST);
     let checks = args.checks(&rules, cost)?;
     let checks: Vec<Check<'_>> = checks.iter().map(|check| check.with_holds(Some(&terms))).collect();

@@ -220,7 +220,7 @@ fn a_reservation_that_makes_no_sense_is_refused_with_the_remedy() {
     reserve(json!({"units": {"tokens": "9"}}), field, "`units.tokens` must be a whole number of units, not a string");
     reserve(json!({"units": {"tokens": 1.5}}), field, "not 1.5");
     reserve(json!({"units": {"tokens": null}}), field, "not null");
-    reserve(json!({"units": {"tokns": 9}}), field, "There is no policy `tokns` in the domain: did you mean `tokens`?");
+    reserve(json!({"units": {"tokns": 9}}), field, "The domain has no policy `tokns`: did you mean `tokens`?");
     reserve(json!({"units": {"tokens": 1001}}), "cost_too_large", "can never pass `tokens`");
     reserve(json!({"cost": 9}), field, "Unknown field `cost`");
     reserve(json!({"up_to": true}), field, "Unknown field `up_to`");

@@ -64,10 +64,19 @@ local function touch(kind, key, packed, now)
   ttls[key] = math.ceil(reset_after / 1000) + SLACK
 end
 
+-- How far any count of a state that fits is above the capacity: the debt, or more where a count weighs less than it is.
+local function excess(kind, key, packed, debt)
+  if kind ~= 'sc' then return debt end
+  local previous, current = struct.unpack('<dd', states[key], 10)
+  return math.max(debt, math.max(previous, current) - struct.unpack('<d', packed, 9))
+end
+
 -- After a state or its head was changed.
 local function keep(kind, key, packed, now, debt)
   local head = heads[key]
   if not head then return end
+  -- One that does not fit is seen as converted: nothing in it weighs less than it is.
+  if head.debt > debt and look(kind, key, packed, now) then debt = excess(kind, key, packed, debt) end
   head.debt = math.min(head.debt, debt)
   if head.count == 0 then head.held, head.due, head.last = 0, 0, 0 end
   touch(kind, key, packed, now)

@@ -99,7 +99,7 @@ local function charge_beyond(part, units)
   if units == 0 then return 0 end
   before_charge(part.kind, part.key, part.packed, now)
   debt = select(7, twins[part.kind](part.key, pack('<d', units) .. part.numbers, now, 'charge'))
-  if units > remaining then heads[part.key].debt = debt end
+  if units > remaining then heads[part.key].debt = excess(part.kind, part.key, part.packed, debt) end
   return units
 end
 

@@ -12,7 +12,7 @@ use tallygate_testkit::Server;
 use tallygate_testkit::random::Random;
 use tokio::task::JoinSet;
 
-use crate::support::{RedisLimiter, every_key_expires, flavours, limit, patient, units, yearly};
+use crate::support::{RedisLimiter, Twins, every_key_expires, flavours, limit, patient, units, yearly};
 
 async fn status(limiter: &RedisLimiter, check: Check<'_>) -> Status {
     *limiter.peek(check).await.unwrap().binding()
@@ -105,6 +105,37 @@ async fn lost_keys_give_nothing_back_twice() {
         }
     }
     assert!(every_key_expires(&server) > 0);
+}
+
+/// Units of a debt that is paid still count, with less and less weight: the state is not one of another limit. A hold goes on.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_paid_debt_of_a_sliding_counter_is_no_changed_limit() {
+    let (twins, limit) = (Twins::start().await, limit("10/h sliding_counter"));
+    let check = Check::new(Key::new("p", "s").unwrap(), &limit);
+    let (minute, minutes) = (60_000_000, Duration::from_secs(60));
+    let start = twins.clock.now().as_micros().next_multiple_of(60 * minute);
+    twins.set(start);
+    let debtor = reserve(&twins.redis, &[check], minutes).await.unwrap();
+    let debtors_twin = twins.memory.reserve(&[check], minutes).await.unwrap().hold.unwrap().into_hold();
+    twins.redis.settle(&debtor, Units::Same(20)).await.unwrap();
+    twins.memory.settle(&debtors_twin, Units::Same(20)).await.unwrap();
+    assert_eq!(twins.peek(check, "owes").await, 0);
+    twins.set(start + 96 * minute);
+    assert_eq!(twins.peek(check, "eight of twenty count").await, 2);
+    let hold = reserve(&twins.redis, &[check], 30 * minutes).await.unwrap();
+    let twin = twins.memory.reserve(&[check], 30 * minutes).await.unwrap().hold.unwrap().into_hold();
+    twins.set(start + 102 * minute);
+    assert_eq!(twins.check(check, "six of twenty count").await, 2);
+    let (ended, twins_end) = (
+        twins.redis.settle(&hold, Units::Same(0)).await.unwrap(),
+        twins.memory.settle(&twin, Units::Same(0)).await.unwrap(),
+    );
+    assert_eq!((ended.done, ended.parts[0].refunded), (true, 1));
+    assert_eq!(ended.parts[0].status, twins_end.parts[0].status);
+    twins.set(start + 108 * minute);
+    assert_eq!(twins.check(check, "four of twenty count").await, 4);
+    twins.set(start + 120 * minute);
+    assert_eq!(twins.check(check, "none of twenty counts").await, 7);
 }
 
 /// The guard has no runtime of its own: the store finishes what it began.

@@ -166,6 +166,11 @@ pub(crate) trait State: Sized + Clone {
     /// How many units are used beyond the capacity.
     fn debt(&self, limit: &Limit, now: u64) -> u64;
 
+    /// How far any count of this state is above the capacity: the debt, or more where a count weighs less than it is.
+    fn excess(&self, limit: &Limit, now: u64) -> u64 {
+        self.debt(limit, now)
+    }
+
     /// When the window began of which units are used. Zero for algorithms without windows that end.
     fn window_start(&self) -> u64 {
         0

@@ -7,7 +7,7 @@ mod overruns;
 use std::time::Duration;
 
 use tallygate::check::Receipt;
-use tallygate::clock::ManualClock;
+use tallygate::clock::{ManualClock, Timestamp};
 use tallygate::hold::{Hold, HoldPart, HoldState, HoldTerms, Resolved, Units};
 use tallygate::limiter::HoldGuard;
 use tallygate::{Algorithm, Check, Cost, Key, Limit, Limiter, MemoryStore, Status};

@@ -85,6 +85,10 @@ impl State for SlidingCounter {
         self.view(n, now).load(n).saturating_sub(n.amount * n.ticks()).div_ceil(n.ticks())
     }
 
+    fn excess(&self, limit: &Limit, now: u64) -> u64 {
+        self.debt(limit, now).max(self.previous.max(self.current).saturating_sub(limit.numbers().amount))
+    }
+
     #[inline(always)]
     fn charge(&mut self, limit: &Limit, now: u64, cost: u64) {
         let view = self.view(limit.numbers(), now);

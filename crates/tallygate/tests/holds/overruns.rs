@@ -47,6 +47,35 @@ async fn a_debt_is_bounded_and_not_forgiven() {
     }
 }
 
+/// The units of a debt that is paid still count, with less and less weight: the state is not one of another limit.
+#[tokio::test]
+async fn a_paid_debt_of_a_sliding_counter_is_no_changed_limit() {
+    let (limiter, clock) = limiter();
+    let hour = Duration::from_secs(3600);
+    let limit = Limit::builder(10, hour).algorithm(Algorithm::SlidingCounter).build().unwrap();
+    let check = Check::new(key("alice"), &limit);
+    clock.set(Timestamp::from_micros(START.as_micros().next_multiple_of(3_600_000_000)));
+    let hold = reserve(&limiter, check, 1, 60).await;
+    limiter.settle(&hold, Units::Same(20)).await.unwrap();
+    assert_eq!(numbers(&limiter, check).await, [0, 0, 10]);
+    clock.advance(hour + hour * 6 / 10);
+    assert_eq!(numbers(&limiter, check).await, [2, 0, 0], "eight of twenty count");
+    let hold = reserve(&limiter, check, 1, 1800).await;
+    assert_eq!(numbers(&limiter, check).await, [1, 1, 0]);
+    clock.advance(hour / 10);
+    assert!(limiter.check(check).await.unwrap().allowed());
+    assert_eq!(numbers(&limiter, check).await, [2, 1, 0], "six of twenty count");
+    let settled = limiter.settle(&hold, Units::Same(0)).await.unwrap();
+    assert_eq!((settled.done, settled.parts[0].refunded), (true, 1));
+    assert_eq!(numbers(&limiter, check).await, [3, 0, 0]);
+    // Nothing is held or owed any more, and still the counts are those of this limit, until they leave the windows.
+    clock.advance(hour / 10);
+    assert!(limiter.check(check).await.unwrap().allowed());
+    assert_eq!(numbers(&limiter, check).await, [4, 0, 0], "four of twenty count");
+    clock.advance(hour * 2 / 10);
+    assert_eq!(numbers(&limiter, check).await, [8, 0, 0]);
+}
+
 #[tokio::test]
 async fn reservations_have_bounds_of_their_own() {
     for limit in limits() {

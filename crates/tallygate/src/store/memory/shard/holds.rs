@@ -54,7 +54,7 @@ pub(in crate::store::memory) struct Head {
     due: u64,
     /// Until when the open holds are kept.
     last: u64,
-    /// Units charged beyond the capacity.
+    /// How far what is counted may be above the capacity.
     debt: u64,
 }
 
@@ -171,10 +171,10 @@ impl Shard {
 
     /// After a state or its head was changed.
     fn keep(&mut self, print: Print, limit: &Limit, now: u64) {
-        let debt = self.look(print, limit, now).debt;
+        let excess = self.look(print, limit, now).excess;
         let place = place(print, limit);
         let Some(Ledger { head, .. }) = self.holds.ledgers.get_mut(&place) else { return };
-        head.debt = head.debt.min(debt);
+        head.debt = head.debt.min(excess);
         if head.count == 0 {
             *head = Head { debt: head.debt, ..Head::default() };
         }
@@ -443,11 +443,11 @@ impl Shard {
         self.before_charge(print, limit, now);
         with_table!(self, limit.algorithm(), |table| charge(table, print, limit, now, units));
         if units > remaining {
-            let debt = with_table!(self, limit.algorithm(), |table| {
-                table.get(found(table, print)).map_or(0, |state| state.debt(limit, now))
+            let excess = with_table!(self, limit.algorithm(), |table| {
+                table.get(found(table, print)).map_or(0, |state| state.excess(limit, now))
             });
             if let Some(head) = self.head_mut(print, limit) {
-                head.debt = debt;
+                head.debt = excess;
             }
         }
         units

@@ -10,6 +10,8 @@ pub(super) struct Look {
     pub(super) fits: bool,
     pub(super) remaining: u64,
     pub(super) debt: u64,
+    /// The debt, or more where a count weighs less than it is.
+    pub(super) excess: u64,
     pub(super) reset_at: u64,
     pub(super) window_start: u64,
 }
@@ -24,11 +26,12 @@ pub(super) fn look<S: State>(table: &Table<S>, print: Print, limit: &Limit, now:
         fits,
         remaining: state.free(limit, now),
         debt: state.debt(limit, now),
+        excess: state.excess(limit, now),
         reset_at: state.reset_at(limit, now),
         window_start: state.window_start(),
     };
     match table.get(found(table, print)) {
-        None => Look { fits: true, remaining: limit.capacity(), debt: 0, reset_at: now, window_start: now },
+        None => Look { fits: true, remaining: limit.capacity(), debt: 0, excess: 0, reset_at: now, window_start: now },
         Some(state) if state.fits(limit, now, owed) => seen(state, true),
         Some(state) => {
             let mut adopted = state.clone();

@@ -72,6 +72,9 @@ pub(crate) fn decision_text(policies: &[&str], decision: &Decision) -> String {
         Source::ZeroLimit => text += "  (the limit is zero)",
         other => text += &format!("  (from: {})", other.name()),
     }
+    if decision.replayed() {
+        text += "  (replayed: not charged again)";
+    }
     if decision.split() {
         text += "  (charged one after the other: the limits are in different slots)";
     }

@@ -165,3 +165,35 @@ fn refund_and_reset_say_what_they_did() {
     let reset = json(&["reset", "alice", "--limit", "3/min", "--json"]);
     assert_eq!(reset["resets"][0], serde_json::json!({ "policy": "cli", "existed": false }));
 }
+
+#[test]
+fn a_call_with_an_id_is_charged_once_and_another_under_it_is_an_error() {
+    let args = ["check", "alice", "--limit", "10/h", "--cost", "3", "--request-id", "mail-4711", "--repeat", "2"];
+    let ran = run(args);
+    let lines: Vec<&str> = ran.stdout.lines().collect();
+    assert!(lines[0].starts_with("1  allowed  7 of 10 left") && !lines[0].contains("replayed"), "{}", lines[0]);
+    assert!(lines[1].starts_with("2  allowed  7 of 10 left") && lines[1].ends_with("(replayed: not charged again)"));
+    let redis = tallygate_testkit::Server::redis().start();
+    let url = redis.url();
+    let of = |verb: &'static str, more: &[&str]| {
+        let args = [verb, "alice", "--limit", "10/h", "--json", "--request-id", "one", "--store", &url];
+        run([&args[..], more].concat())
+    };
+    let answer = |ran: super::Ran| serde_json::from_str::<Value>(&ran.stdout).unwrap();
+    let first = answer(of("reserve", &["--cost", "4"]));
+    let again = answer(of("reserve", &["--cost", "4"]));
+    assert_eq!((&first["hold"], first.get("replayed")), (&again["hold"], None));
+    assert_eq!((&again["replayed"], &again["held"]), (&Value::Bool(true), &Value::from(4)));
+    for conflict in [of("reserve", &["--cost", "5"]), of("check", &["--cost", "4"])] {
+        assert!(conflict.code == 2 && conflict.stderr.contains("used for another call"), "{}", conflict.stderr);
+    }
+    for (arg, value, says) in [
+        ("--request-id", "", "the request id is empty"),
+        ("--request-id-ttl", "0s", "remembered from 1ms to 24h"),
+        ("--request-id-ttl", "25h", "remembered from 1ms to 24h"),
+    ] {
+        let refused = run(["check", "alice", "--limit", "10/h", arg, value, "--request-id=x"]);
+        let refused = if arg == "--request-id" { run(["check", "a", "--limit", "10/h", arg, value]) } else { refused };
+        assert!(refused.code == 2 && refused.stderr.contains(says), "{arg} {value}: {}", refused.stderr);
+    }
+}

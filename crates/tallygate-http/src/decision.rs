@@ -107,6 +107,9 @@ pub struct Answer<'a> {
     /// For a call that takes what is left: how many units it takes.
     #[serde(skip_serializing_if = "Option::is_none")]
     granted: Option<u64>,
+    /// Whether this is the answer of an earlier call with the same id.
+    #[serde(skip_serializing_if = "Not::not")]
+    replayed: bool,
     split: bool,
     decided_at_us: Option<u64>,
     statuses: Vec<Part<'a>>,
@@ -120,7 +123,7 @@ impl<'a> Answer<'a> {
         let binding = binding.or_else(|| parts.iter().find(unlimited));
         // Another part may deny the call, or the call may be allowed although this part is used up.
         let binding = binding.map_or(Part::none(allowed), |part| Part { allowed, ..*part });
-        Self { binding, granted: None, split: false, decided_at_us: None, statuses: parts }
+        Self { binding, granted: None, replayed: false, split: false, decided_at_us: None, statuses: parts }
     }
 
     /// When it was decided, on the store's clock, and whether the parts were charged one after the other.
@@ -135,6 +138,12 @@ impl<'a> Answer<'a> {
     #[must_use]
     pub fn granted(self, units: Option<u64>) -> Self {
         Self { granted: units, ..self }
+    }
+
+    /// Whether a call with an id was repeated: then everything is as of the first.
+    #[must_use]
+    pub fn replayed(self, replayed: bool) -> Self {
+        Self { replayed, ..self }
     }
 
     /// The part that binds.
@@ -172,7 +181,7 @@ pub fn decision_answer<'p>(policies: &[&'p str], decision: &Decision) -> Answer<
     let part = |(&policy, status)| Part::new(policy, status, decision.source(), false);
     let parts = policies.iter().zip(decision.statuses()).map(part).collect();
     let answer = Answer::new(decision.allowed(), parts, Some(decision.binding_index()));
-    answer.decided(decision.decided_at(), decision.split()).granted(decision.granted())
+    answer.decided(decision.decided_at(), decision.split()).granted(decision.granted()).replayed(decision.replayed())
 }
 
 /// Whole milliseconds, rounded up, so that a wait is never too short.

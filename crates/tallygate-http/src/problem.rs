@@ -46,6 +46,8 @@ words! {
         MethodNotAllowed = "method_not_allowed",
         /// 408: the body did not arrive in time.
         BodyTimeout = "body_timeout",
+        /// 409: the request id was used for another call.
+        RequestIdConflict = "request_id_conflict",
         /// 409: a counter would overflow, or holds another type of value.
         CounterConflict = "counter_conflict",
         /// 409: the hold was settled or cancelled, has expired, or is no longer known.
@@ -98,7 +100,8 @@ impl ProblemCode {
             Self::UnknownDomain | Self::UnknownPath => StatusCode::NOT_FOUND,
             Self::MethodNotAllowed => StatusCode::METHOD_NOT_ALLOWED,
             Self::BodyTimeout => StatusCode::REQUEST_TIMEOUT,
-            Self::CounterConflict
+            Self::RequestIdConflict
+            | Self::CounterConflict
             | Self::HoldEnded
             | Self::OverrunRefused
             | Self::DifferentUnits

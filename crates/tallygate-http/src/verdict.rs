@@ -144,5 +144,5 @@ pub fn verdict_answer(verdict: &Verdict) -> Answer<'_> {
     let parts = parts.collect();
     let binds = |binding: &Ruling| verdict.rulings().iter().position(|one| std::ptr::eq(one, binding));
     let answer = Answer::new(verdict.allowed(), parts, verdict.binding().and_then(binds));
-    answer.decided(verdict.decided_at(), verdict.split()).granted(verdict.granted())
+    answer.decided(verdict.decided_at(), verdict.split()).granted(verdict.granted()).replayed(verdict.replayed())
 }

@@ -8,6 +8,7 @@ use http::{HeaderMap, HeaderValue};
 use tallygate::call::{Call, Verb};
 use tallygate::hold::{Hold, Holds, Reservation, Resolution, Resolve, Resolved};
 use tallygate::policy::{Evaluation, Instances, PolicySet, Stores, Verdict};
+use tallygate::request::RequestId;
 use tallygate::store::{Allotments, DenyCache};
 use tallygate::{CheckError, Cost, StoreError};
 use tallygate_http::{Dialect, SOURCE_HEADER, Trust, verdict_headers, verdict_source};
@@ -59,6 +60,8 @@ pub(crate) struct App {
     pub(crate) calls: CallCounters,
     pub(crate) reloads: ReloadCounters,
     pub(crate) headers: ReportedHeaders,
+    /// For how long the answer to a call with an id is remembered.
+    request_id_ttl: Duration,
     /// The proxies that forward-auth trusts.
     pub(crate) trust: Trust,
     /// Who may do what.
@@ -78,6 +81,7 @@ impl App {
             calls: CallCounters::default(),
             reloads: ReloadCounters::default(),
             headers: ReportedHeaders { dialect: settings.dialect, source: settings.source_header },
+            request_id_ttl: settings.request_id_ttl.clamp(RequestId::SHORTEST, RequestId::LONGEST),
             trust: settings.trust.clone(),
             access: Access::new(settings),
             turns: Turns::default(),
@@ -162,9 +166,12 @@ impl App {
                     (None, Verb::Reserve) => Call::reserve(&checks, Reservation::new(question.ttl())),
                     (None, verb) => Call::new(verb, &checks),
                 };
-                let call = call.map_err(CheckError::from)?.by(deadline());
+                let call = call.map_err(CheckError::from)?.by(deadline()).with_request_id(self.remembered(question));
                 let decision = call.ask(self.stores.shared()).await.map_err(CheckError::from)?;
-                let hold = call.hold().filter(|_| decision.allowed());
+                if decision.conflicts() {
+                    return Err(CheckError::Conflict.into());
+                }
+                let hold = call.hold_of(&decision);
                 Ok(Answer::Decision(asked, decision, hold))
             }
             About::Policies { domain, asks } => {
@@ -182,9 +189,19 @@ impl App {
                     Some(up_to) => evaluation.up_to(up_to),
                     None => evaluation,
                 };
-                Ok(Answer::Verdict(evaluation.decide(&self.stores, deadline()).await))
+                let evaluation = match self.remembered(question) {
+                    Some(id) => evaluation.request_id(id),
+                    None => evaluation,
+                };
+                let verdict = evaluation.decide(&self.stores, deadline()).await;
+                if verdict.conflicts() { Err(CheckError::Conflict.into()) } else { Ok(Answer::Verdict(verdict)) }
             }
         }
+    }
+
+    /// The id of a question, remembered for as long as this server does.
+    fn remembered(&self, question: &Question) -> Option<RequestId> {
+        question.request_id.and_then(|id| id.kept_for(self.request_id_ttl).ok())
     }
 
     /// An error if the server is about to stop.

@@ -88,6 +88,15 @@ impl<'a> Asked<'a> {
         }
     }
 
+    /// Whether the answer is that of an earlier call with the same id.
+    pub(crate) fn replayed(&self) -> bool {
+        match self.result {
+            Ok(Answer::Verdict(verdict)) => verdict.replayed(),
+            Ok(Answer::Decision(_, decision, _)) => decision.replayed(),
+            Err(_) => false,
+        }
+    }
+
     fn gives_back(&self) -> bool {
         self.question.verb.effect() == Effect::GivesBack
     }

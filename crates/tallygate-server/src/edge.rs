@@ -140,6 +140,9 @@ impl From<AnswerError> for Refused {
             AnswerError::UnknownDomain { .. } => Problem::new(ProblemCode::UnknownDomain, error.to_string()),
             AnswerError::Check(CheckError::Store(error)) => store_problem(&error),
             AnswerError::UnknownPolicy { .. } => json::invalid(error),
+            AnswerError::Check(CheckError::Conflict) => {
+                Problem::new(ProblemCode::RequestIdConflict, json::sentence(&error.to_string()))
+            }
             AnswerError::Check(CheckError::Invalid(
                 InvalidCheck::CostAboveCapacity { .. }
                 | InvalidCheck::AtLeastAboveCapacity { .. }

@@ -77,7 +77,9 @@ impl Loaded {
 
     pub(crate) fn observe(&self, event: &DecisionEvent<'_>) {
         let allowed = event.outcome == CallOutcome::Allowed;
-        let Some(verdict) = event.asked.and_then(|asked| asked.verdict()) else { return };
+        let verdict = event.asked.and_then(|asked| asked.verdict());
+        // A repeated call was counted the first time.
+        let Some(verdict) = verdict.filter(|verdict| !verdict.replayed()) else { return };
         for ruling in verdict.states() {
             if let Some((_, counters)) = self.counters.get(ruling.policy().key_name()) {
                 counters.count(ruling, allowed, verdict.granted());

@@ -20,6 +20,8 @@ use text::Exposition;
 pub(crate) struct CallCounters {
     outcomes: [[AtomicU64; CallOutcome::ALL.len()]; Api::ALL.len()],
     durations: [Histogram; Api::ALL.len()],
+    /// Those that were repeated under their id.
+    replayed: [AtomicU64; Api::ALL.len()],
 }
 
 impl CallCounters {
@@ -29,6 +31,7 @@ impl CallCounters {
         if let Some(asked) = event.asked.filter(|asked| !matches!(asked.result, Err(AnswerError::UnknownDomain { .. })))
         {
             self.durations[event.api as usize].observe(asked.took);
+            self.replayed[event.api as usize].fetch_add(u64::from(asked.replayed()), Relaxed);
         }
     }
 }
@@ -138,6 +141,12 @@ impl Sources {
                 page.sample(&[("api", api.name()), ("outcome", outcome.name())], count.load(Relaxed));
             }
         }
+        page.counter(
+            "tallygate_replayed_calls_total",
+            "Calls that were repeated under their request id: answered as before, and not charged.",
+        );
+        let replayed = Api::ALL.iter().zip(&calls.replayed);
+        page.samples(replayed.map(|(api, count)| ([("api", api.name())], count.load(Relaxed))));
         page.counter(
             "tallygate_wrong_tokens_total",
             "Tokens that were refused: wrong ones, and those that were not looked at.",

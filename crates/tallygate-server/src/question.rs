@@ -6,6 +6,7 @@ use tallygate::call::{UpTo, Verb};
 use tallygate::clock::Timestamp;
 use tallygate::key::KeyError;
 use tallygate::policy::{Action, Ask, Descriptor, Domain};
+use tallygate::request::RequestId;
 use tallygate::{Check, Cost, Key, Limit};
 
 use crate::answer::AnswerError;
@@ -18,6 +19,8 @@ pub(crate) struct Question {
     pub(crate) up_to: Option<UpTo>,
     /// For a reservation.
     pub(crate) reserving: Option<Reserving>,
+    /// For a check or a reservation that may be repeated.
+    pub(crate) request_id: Option<RequestId>,
 }
 
 /// For how long units are held, and how many of single policies. The others hold the cost.
@@ -66,7 +69,7 @@ impl Question {
         let asked = if verb == Verb::Reserve { Verb::Check } else { verb };
         let action = Action::new(asked, cost).with_charged_at(charged_at);
         let asks = descriptors.into_iter().map(|descriptor| Ask::new(descriptor, action)).collect();
-        Self { verb, about: About::Policies { domain, asks }, up_to: None, reserving: None }
+        Self { verb, about: About::Policies { domain, asks }, up_to: None, reserving: None, request_id: None }
     }
 
     /// Whether a descriptor asks for units back. Only Envoy's protocol mixes verbs.

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tallygate::request::RequestId;
 use tallygate_http::{Dialect, Trust, TrustedProxies};
 use tokio::sync::Notify;
 
@@ -28,6 +29,8 @@ pub struct Settings {
     pub dialect: Dialect,
     /// Whether the header `X-Tallygate-Source` says where an answer came from.
     pub source_header: bool,
+    /// For how long the answer to a call with a request id is remembered, from a millisecond to a day.
+    pub request_id_ttl: Duration,
     /// The proxies that forward-auth trusts. Defaults to those on this machine.
     pub trust: Trust,
     /// The tokens for reset, delete and the admin listener, and for checks if one has that scope.
@@ -60,6 +63,7 @@ impl Default for Settings {
             instances: 1,
             dialect: Dialect::default(),
             source_header: false,
+            request_id_ttl: RequestId::KEPT,
             trust: Trust { proxies: loopback, ..Trust::default() },
             token: None,
             refunds: None,

@@ -50,6 +50,7 @@ mod serve {
     mod outage; // several servers whose store is gone
     mod pages; // web pages, refunds, and guessed tokens
     mod reload; // policies that change while calls come in
+    mod requests; // calls that are repeated under their id
     mod sharing; // several servers, one limit
     mod store_down; // a store that dies, hangs, or never accepts
 }

@@ -10,10 +10,12 @@ use serde::Serialize;
 use tallygate::call::{Call, UpTo, Verb};
 use tallygate::clock::Timestamp;
 use tallygate::hold::{HoldTerms, OnAbandon, Overrun, Reservation};
-use tallygate::{Algorithm, Check, Cost, Key, Limit};
+use tallygate::request::RequestId;
+use tallygate::{Algorithm, Check, CheckError, Cost, Key, Limit};
 use tallygate_http::{decision_answer, sanitize};
 
 use super::hold;
+use crate::duration;
 use crate::output::{self, Outcome, OutputArgs};
 use crate::store::{StoreArgs, note_if_forgotten};
 
@@ -53,6 +55,8 @@ pub(crate) struct CheckArgs {
     /// Make this many calls in a row; the exit code is that of the last
     #[arg(short, long, value_name = "N")]
     repeat: Option<u64>,
+    #[command(flatten)]
+    request: RequestArgs,
 }
 
 #[derive(Debug, clap::Args)]
@@ -77,6 +81,33 @@ pub(crate) struct ReserveArgs {
     /// What happens to more units than are held: debt, cap or refuse
     #[arg(long, value_name = "WORD", default_value = "debt")]
     overrun: Overrun,
+    #[command(flatten)]
+    request: RequestArgs,
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct RequestArgs {
+    /// The id of the call, 1 to 128 bytes: the same call again is answered as before, and not charged
+    #[arg(long, value_name = "ID")]
+    request_id: Option<OsString>,
+    /// For how long the answer is remembered, from 1ms to 24h
+    #[arg(long, value_name = "TIME", default_value = "5min", value_parser = request_id_ttl, requires = "request_id")]
+    request_id_ttl: Duration,
+}
+
+impl RequestArgs {
+    fn id(&self) -> anyhow::Result<Option<RequestId>> {
+        let Some(id) = &self.request_id else { return Ok(None) };
+        Ok(Some(RequestId::new(id.as_encoded_bytes())?.kept_for(self.request_id_ttl)?))
+    }
+}
+
+/// A time for which an answer is remembered.
+pub(crate) fn request_id_ttl(text: &str) -> anyhow::Result<Duration> {
+    let ttl = duration::parse(text)?;
+    let possible = (RequestId::SHORTEST..=RequestId::LONGEST).contains(&ttl);
+    ensure!(possible, "an answer is remembered from 1ms to 24h, not {text}");
+    Ok(ttl)
 }
 
 #[derive(Debug, clap::Args)]
@@ -93,6 +124,7 @@ Examples:
   tallygate check 203.0.113.7 --limit 10/s --limit \"1000/day sliding_window\"
   tallygate check alice --limit 100/min --store redis://127.0.0.1:6379
   tallygate check alice --limit 1000/min --cost 900 --up-to --at-least 50 --repeat 3
+  tallygate check alice --limit 100/min --request-id mail-4711 --store redis://127.0.0.1:6379
 
 Exit codes: 0 allowed, 1 denied (nothing was charged), 2 error, 3 the store is unreachable.";
 
@@ -129,12 +161,13 @@ Exit codes: 0 held, 1 denied (nothing was charged), 2 error, 3 the store is unre
 
 pub(crate) async fn check(args: Args<CheckArgs>, out: &mut impl Write) -> anyhow::Result<Outcome> {
     let rules = args.rules()?;
-    let CheckArgs { cost: CostArg { cost }, up_to, at_least, repeat } = args.of_verb;
+    let CheckArgs { cost: CostArg { cost }, up_to, at_least, repeat, .. } = args.of_verb;
     let checks = args.checks(&rules, cost)?;
     let call = match up_to {
         true => Call::check_up_to(&checks, UpTo::new(cost).at_least(at_least.unwrap_or(Cost::ONE))?)?,
         false => Call::new(Verb::Check, &checks)?,
     };
+    let call = call.with_request_id(args.of_verb.request.id()?);
     args.decide(&call, &checks, repeat, out).await
 }
 
@@ -146,16 +179,19 @@ pub(crate) async fn peek(args: Args<CostArg>, out: &mut impl Write) -> anyhow::R
 
 pub(crate) async fn reserve(args: Args<ReserveArgs>, out: &mut impl Write) -> anyhow::Result<Outcome> {
     let rules = args.rules()?;
-    let ReserveArgs { cost: CostArg { cost }, ttl, on_abandon, overrun } = args.of_verb;
+    let ReserveArgs { cost: CostArg { cost }, ttl, on_abandon, overrun, .. } = args.of_verb;
     // The operator asks, and no policy grants less.
     let terms = HoldTerms::DEFAULT.with_on_abandon(on_abandon).with_overrun(overrun).with_longest(HoldTerms::LONGEST);
     let checks = args.checks(&rules, cost)?;
     let checks: Vec<Check<'_>> = checks.iter().map(|check| check.with_holds(Some(&terms))).collect();
-    let call = Call::reserve(&checks, Reservation::new(ttl))?;
+    let call = Call::reserve(&checks, Reservation::new(ttl))?.with_request_id(args.of_verb.request.id()?);
     let store = args.store.open().await?;
     let policies: Vec<&str> = checks.iter().map(|check| check.key.policy()).collect();
     let decision = call.ask(&store).await?;
-    let hold = call.hold().filter(|_| decision.allowed());
+    if decision.conflicts() {
+        bail!(CheckError::Conflict);
+    }
+    let hold = call.hold_of(&decision);
     if args.output.json {
         let hold = hold.map(|hold| hold.to_string());
         output::write_json(out, &Reserved { decision: decision_answer(&policies, &decision), hold })?;
@@ -226,6 +262,9 @@ impl<M: clap::Args> Args<M> {
         let (mut last, mut allowed) = (Outcome::Allowed, 0);
         for number in 1..=repeat.unwrap_or(1) {
             let decision = call.ask(&store).await?;
+            if decision.conflicts() {
+                bail!(CheckError::Conflict);
+            }
             last = Outcome::from(&decision);
             allowed += u64::from(last == Outcome::Allowed);
             if let Some(repeat) = in_lines {

@@ -22,6 +22,7 @@ use tallygate_server::telemetry::{SampleRatio, Traces};
 use tallygate_server::{Event, Listeners, Refunds, Settings, Token};
 use tokio::sync::Notify;
 
+use crate::cmd::call;
 use crate::environment::{self, Unknown};
 use crate::output::Outcome;
 use crate::{duration, policies};
@@ -105,6 +106,9 @@ pub(crate) struct Args {
     /// Say in the header X-Tallygate-Source where each answer came from
     #[arg(long, value_name = "BOOL", env = "TALLYGATE_SOURCE_HEADER", default_value_t = false, action = clap::ArgAction::Set)]
     source_header: bool,
+    /// For how long the answer to a call with a request id is remembered, from 1ms to 24h
+    #[arg(long, value_name = "TIME", env = "TALLYGATE_REQUEST_ID_TTL", default_value = "5min", value_parser = call::request_id_ttl)]
+    request_id_ttl: Duration,
     /// How often to audit the store for keys without a TTL; 0s is never
     #[arg(long, value_name = "TIME", env = "TALLYGATE_AUDIT_EVERY", default_value = "5min", value_parser = duration::parse)]
     audit_every: Duration,
@@ -198,6 +202,7 @@ fn settings(args: &Args) -> anyhow::Result<(Settings, Option<Example>)> {
         instances: args.instances,
         dialect: args.headers,
         source_header: args.source_header,
+        request_id_ttl: args.request_id_ttl,
         trust: Trust { proxies: args.trusted_proxies.clone(), ..Trust::default() },
         token: token(args)?,
         refunds: args.refunds,

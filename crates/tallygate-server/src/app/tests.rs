@@ -74,7 +74,7 @@ async fn every_verb_of_both_kinds_of_questions_is_counted() {
     let limit = || "1/min".parse().unwrap();
     let ad_hoc = |verb| {
         let asked = AdHoc::new("login".to_owned(), "alice".to_owned(), limit(), Cost::ONE, None).unwrap();
-        Question { verb, about: About::AdHoc(asked), up_to: None, reserving: None }
+        Question { verb, about: About::AdHoc(asked), up_to: None, reserving: None, request_id: None }
     };
     // Allowed, denied, denied without a charge, given back, forgotten.
     let verbs = [Verb::Check, Verb::Check, Verb::Peek, Verb::Refund, Verb::Reset];

@@ -47,7 +47,8 @@ pub(super) async fn answer(
     response::write(&question, &answer, app.headers)
 }
 
-/// A caller that leaves before it has its answer leaves no hold behind: nobody else knows it.
+/// A caller that leaves before it has its answer leaves no hold behind: nobody else knows it. With a request id the caller can ask again,
+/// and has the same hold.
 async fn reserve(app: Arc<App>, question: Question) -> Result<Response, Refused> {
     let (sender, answered) = oneshot::channel();
     tokio::spawn(async move {
@@ -56,6 +57,7 @@ async fn reserve(app: Arc<App>, question: Question) -> Result<Response, Refused>
             Err(error) => (Err(error.into()), None),
         };
         if sender.send(response).is_err()
+            && question.request_id.is_none()
             && let Some(hold) = hold
         {
             app.stores.shared().cancel_soon(hold);

@@ -187,7 +187,8 @@ mod tests {
     fn the_debug_level_has_a_denied_ad_hoc_call() {
         let asked = AdHoc::new("login".into(), "alice".into(), "0/s".parse().unwrap(), Cost::ONE, None).unwrap();
         let decision = Limiter::new(MemoryStore::new()).check_now(asked.check()).unwrap();
-        let question = Question { verb: Verb::Check, about: About::AdHoc(asked), up_to: None, reserving: None };
+        let question =
+            Question { verb: Verb::Check, about: About::AdHoc(asked), up_to: None, reserving: None, request_id: None };
         let About::AdHoc(asked) = &question.about else { unreachable!() };
         let result = Ok(Answer::Decision(asked, decision, None));
         let asked = Asked { question: &question, result: &result, took: Duration::ZERO };
@@ -212,7 +213,8 @@ mod tests {
     #[test]
     fn a_store_error_has_the_word_of_the_metric() {
         let asked = AdHoc::new("login".into(), "alice".into(), "1/s".parse().unwrap(), Cost::ONE, None).unwrap();
-        let question = Question { verb: Verb::Check, about: About::AdHoc(asked), up_to: None, reserving: None };
+        let question =
+            Question { verb: Verb::Check, about: About::AdHoc(asked), up_to: None, reserving: None, request_id: None };
         let error = StoreError::newer_format("version 9".to_owned());
         let result = Err(AnswerError::from(CheckError::from(error)));
         let asked = Asked { question: &question, result: &result, took: Duration::ZERO };

@@ -37,7 +37,7 @@ negative_data_rejection.expected-statuses = ["400", "401", "403", "404", "405", 
 
 [[operations]]
 include-path-regex = "^/v1/(check|peek|refund|reset|reserve)$"
-checks.positive_data_acceptance.expected-statuses = ["2xx", "400", "401", "403", "404", "429"]
+checks.positive_data_acceptance.expected-statuses = ["2xx", "400", "401", "403", "404", "409", "429"]
 
 [[operations]]
 include-path-regex = "^/v1/(settle|cancel|extend)$"

@@ -57,7 +57,13 @@ pub(super) fn read(request: RateLimitRequest) -> Result<Question, Unasked> {
         })
     };
     let asks = descriptors.into_iter().enumerate().map(ask).collect::<Result<_, Unasked>>()?;
-    Ok(Question { verb: Verb::Check, about: About::Policies { domain, asks }, up_to: None, reserving: None })
+    Ok(Question {
+        verb: Verb::Check,
+        about: About::Policies { domain, asks },
+        up_to: None,
+        reserving: None,
+        request_id: None,
+    })
 }
 
 /// The units of a descriptor, or else those of the request, where zero means one.

@@ -4,6 +4,7 @@ use tallygate::call::{UpTo, Verb};
 use tallygate::check::CostError;
 use tallygate::clock::Timestamp;
 use tallygate::policy::Descriptor;
+use tallygate::request::RequestId;
 use tallygate::{Algorithm, Cost, Limit};
 use tallygate_http::{Problem, ProblemCode};
 
@@ -19,11 +20,13 @@ const AD_HOC: &str = "ad-hoc";
 const BY_POLICY: &str = r#"{"domain":"api","descriptors":[{"user":"42"}]}"#;
 
 /// The fields of a reservation.
-const AD_HOC_HOLD: [&str; 6] = ["key", "limit", "algorithm", "policy", "units", "ttl_ms"];
-const BY_POLICY_HOLD: [&str; 4] = ["domain", "descriptors", "units", "ttl_ms"];
+const AD_HOC_HOLD: [&str; 7] = ["key", "limit", "algorithm", "policy", "units", "ttl_ms", "request_id"];
+const BY_POLICY_HOLD: [&str; 5] = ["domain", "descriptors", "units", "ttl_ms", "request_id"];
 
-const AD_HOC_FIELDS: [&str; 8] = ["key", "limit", "algorithm", "policy", "cost", "charged_at_us", "up_to", "at_least"];
-const BY_POLICY_FIELDS: [&str; 6] = ["domain", "descriptors", "cost", "charged_at_us", "up_to", "at_least"];
+const AD_HOC_FIELDS: [&str; 9] =
+    ["key", "limit", "algorithm", "policy", "cost", "charged_at_us", "up_to", "at_least", "request_id"];
+const BY_POLICY_FIELDS: [&str; 7] =
+    ["domain", "descriptors", "cost", "charged_at_us", "up_to", "at_least", "request_id"];
 
 pub(super) fn read(verb: Verb, body: &[u8]) -> Result<Question, Problem> {
     let mut fields = Fields::read(body, BY_POLICY)?;
@@ -31,7 +34,8 @@ pub(super) fn read(verb: Verb, body: &[u8]) -> Result<Question, Problem> {
         (true, false) => {
             let (about, reserving) = ad_hoc(verb, &mut fields)?;
             let up_to = up_to(verb, about.cost, &mut fields)?;
-            Ok(Question { verb, up_to, reserving, about: About::AdHoc(about) })
+            let request_id = request_id(verb, &mut fields)?;
+            Ok(Question { verb, up_to, reserving, request_id, about: About::AdHoc(about) })
         }
         (false, true) => by_policy(verb, fields),
         (true, true) => Err(invalid(
@@ -111,7 +115,8 @@ fn by_policy(verb: Verb, mut fields: Fields) -> Result<Question, Problem> {
     let (cost, reserving) = cost(verb, &mut fields, true)?;
     let charged_at = charged_at(&mut fields)?;
     let up_to = up_to(verb, cost, &mut fields)?;
-    Ok(Question { up_to, reserving, ..Question::by_policy(verb, domain, descriptors, cost, charged_at) })
+    let request_id = request_id(verb, &mut fields)?;
+    Ok(Question { up_to, reserving, request_id, ..Question::by_policy(verb, domain, descriptors, cost, charged_at) })
 }
 
 fn descriptor(at: usize, written: Json) -> Result<Descriptor, Problem> {
@@ -177,6 +182,17 @@ fn up_to(verb: Verb, cost: Cost, fields: &mut Fields) -> Result<Option<UpTo>, Pr
             up_to.map(Some).ok_or_else(|| invalid(detail))
         }
     }
+}
+
+/// What a call is remembered by, so that it can be repeated.
+fn request_id(verb: Verb, fields: &mut Fields) -> Result<Option<RequestId>, Problem> {
+    let Some(id) = fields.string("request_id")? else { return Ok(None) };
+    if !matches!(verb, Verb::Check | Verb::Reserve) {
+        let verb = verb.name();
+        let detail = format!("`request_id` is for /v1/check and /v1/reserve, not for /v1/{verb}: leave it out.");
+        return Err(invalid(detail));
+    }
+    RequestId::new(id).map(Some).map_err(invalid)
 }
 
 /// The cost, and what a reservation asks for.

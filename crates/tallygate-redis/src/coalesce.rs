@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tallygate::call::Verb;
+use tallygate::call::{Effect, Verb};
 use tallygate::hold::Reservation;
 use tallygate::request::Request;
 use tallygate::{Decision, StoreError};
@@ -54,9 +54,11 @@ impl Questions {
         self.request.as_deref().filter(|_| !self.denied)
     }
 
-    /// Whether it may be sent again although it may have been charged. What is drained by a denied call is not remembered.
+    /// Whether it may be sent again although it may have taken effect. What is drained by a denied call is not remembered, nor is what
+    /// is given back.
     pub(crate) fn is_repeatable(&self) -> bool {
-        self.request().is_some() && !self.asked.iter().any(|asked| asked.drains)
+        let gives_back = self.verb.effect() == Effect::GivesBack;
+        self.request().is_some() && !gives_back && !self.asked.iter().any(|asked| asked.drains)
     }
 
     /// Whether it looks at what is held of its states. The script says so if a plain call has to.

@@ -3,6 +3,7 @@
 use std::pin::pin;
 use std::time::{Duration, Instant};
 
+use tallygate::call::{Call, Verb};
 use tallygate::request::RequestId;
 use tallygate::store::StoreErrorKind;
 use tallygate::{Algorithm, Check, CheckError, Key, Limit, Limiter};
@@ -14,7 +15,8 @@ use tokio::task::JoinSet;
 use tokio::time::sleep;
 
 use crate::support::{
-    Answers, Load, RedisLimiter, calls_of, every_key_expires, flavours, patient, used, within, within_bound, yearly,
+    Answers, Load, RedisLimiter, calls_of, every_key_expires, flavours, patient, units, used, within, within_bound,
+    yearly,
 };
 
 const DEADLINE: Duration = Duration::from_millis(120);
@@ -156,6 +158,35 @@ async fn a_cut_call_with_an_id_is_repeated_and_charged_once() {
         }
         every_key_expires(&path.server);
     }
+}
+
+/// What it gives back is forgotten with its answer, so a second run would give back what others have used.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_cut_refund_with_an_id_is_not_repeated() {
+    let path = Path::to(Server::redis().start()).await;
+    let limiter = patient(&path.proxy.url()).await;
+    let check = Check::new(Key::new("wire", "refund").unwrap(), &path.limit);
+    let id = RequestId::new("id").unwrap();
+    // From here on the server has the script of other calls, too.
+    path.judge.once(id).check(check.cost(units(5))).await.unwrap();
+    let of_two = [check.cost(units(2))];
+    let refund = Call::new(Verb::Refund, &of_two).unwrap().with_request_id(Some(id));
+    path.recovers(&limiter).await;
+    path.proxy.set(Mode::CutAfter(1));
+    let accepted = path.proxy.accepted();
+    let heal = async {
+        while path.proxy.accepted() == accepted {
+            sleep(Duration::from_millis(1)).await;
+        }
+        path.proxy.set(Mode::Pass);
+    };
+    let mut ask = pin!(refund.ask(limiter.store()));
+    let answer = tokio::select! {
+        answer = &mut ask => answer,
+        () = heal => ask.await,
+    };
+    assert_eq!(answer.map_err(|error| error.kind()), Err(StoreErrorKind::Ambiguous));
+    assert_eq!(path.used("refund").await, 3);
 }
 
 /// Replies that never come or come too late: what was sent is charged once, and nothing is sent again.

@@ -99,10 +99,10 @@ local function give_back(kind, key, packed, now, charged_at, units)
   return type(failed) == 'string' and 0 or given
 end
 
--- The open holds are kept until the last of them can give nothing back, and up to an hour longer, so that this is seldom prolonged.
+-- The open holds are kept until the last of them can give nothing back, and up to an hour longer, so that the state is seldom written
+-- for it. The TTL is always set: the set may have been evicted, and be a new one.
 local function keep_until(opens, head, now, at)
-  if at <= head.last then return end
-  head.last = at + math.min(at - now, 3600000000)
+  if at > head.last then head.last = at + math.min(at - now, 3600000000) end
   write_later('PEXPIRE', opens, string.format('%.0f', math.ceil((head.last - now) / 1000) + SLACK))
 end
 

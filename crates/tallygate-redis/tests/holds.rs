@@ -138,6 +138,22 @@ async fn a_paid_debt_of_a_sliding_counter_is_no_changed_limit() {
     assert_eq!(twins.check(check, "none of twenty counts").await, 7);
 }
 
+/// Open holds that were evicted are missing from the head of their state, which still says that they are kept.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_hold_after_lost_open_holds_expires() {
+    let server = Server::redis().start();
+    let limiter = patient(&server.url()).await;
+    for &algorithm in Algorithm::ALL {
+        let limit = yearly(algorithm, 10);
+        let check = Check::new(Key::new("p", algorithm.name()).unwrap(), &limit);
+        let open = format!("{}-open", check.key.encode("tallygate", algorithm.kind()));
+        reserve(&limiter, &[check], Duration::from_secs(60)).await.unwrap();
+        assert_eq!(server.command(&["DEL", &open]).int(), 1, "{algorithm}");
+        reserve(&limiter, &[check], Duration::from_secs(60)).await.unwrap();
+        every_key_expires(&server);
+    }
+}
+
 /// The guard has no runtime of its own: the store finishes what it began.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_dropped_guard_cancels_its_hold() {

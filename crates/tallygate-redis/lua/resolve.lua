@@ -4,7 +4,7 @@
 -- ARGV[2]   the id of the hold (16 bytes); a number of this call, and by how much to extend (doubles, microseconds)
 -- ARGV[3]   for each state the units used, a double, -1 for all that is left; after these 1 if the same number is meant for each
 -- record    1 and the state (o, s or c); when the units were charged, the deadline, until when the record counts, the number of the last
---           call (doubles); how many parts. A part: the kind of its state, on_abandon, overrun; units reserved, left, settled, refunded
+--           call other than extend (doubles); how many parts. A part: the kind of its state, on_abandon, overrun; units reserved, left, settled, refunded
 --           and unpaid (doubles); the lengths of the numbers of its limit and of its key, and both
 -- reply     the state (o, s, c, x for expired or u for unknown); 1 if it did what it was asked to, 0 if it changed nothing, 2 if different
 --           numbers were reserved, 3 and more for the part that refuses an overrun; the deadline and now (doubles); for each part ten
@@ -58,7 +58,7 @@ end
 
 local function write_record(record)
   local forget_at = (record.state == 'o' and record.deadline or now) + RETENTION
-  local parts = { pack('<Bc1ddddB', 1, record.state, record.charged_at, record.deadline, forget_at, attempt, count) }
+  local parts = { pack('<Bc1ddddB', 1, record.state, record.charged_at, record.deadline, forget_at, record.last, count) }
   for i, part in ipairs(record) do
     parts[i + 1] = part.kind .. part.on_abandon .. part.overrun
       .. pack('<dddddBI2', part.reserved, part.left, part.settled, part.refunded, part.unpaid, #part.numbers, #part.key)
@@ -178,6 +178,8 @@ else
       if part.reserved > 0 then resolve_part(record, part, used[i], deadline) end
     end
     record.deadline = deadline
+    -- To extend again does no harm. If it counted, a settlement that is repeated after it would not be known.
+    if verb ~= 'extend' then record.last = attempt end
     if verb == 'settle' then record.state = 's' elseif verb == 'cancel' then record.state = 'c' end
     state, changes = record.state, true
   end

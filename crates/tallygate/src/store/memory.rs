@@ -515,7 +515,12 @@ impl Shards<'_, '_> {
         for (part, used) in parts.iter_mut().zip(used).filter(|(part, _)| part.reserved > 0) {
             self.of(part.print).resolve_part((id, &record), part, micros, &resolution.resolve, used, deadline);
         }
-        record = Record { attempt: resolution.attempt, deadline, parts, ..record };
+        // To extend again does no harm. If it counted, a settlement that is repeated after it would not be known.
+        let attempt = match resolution.resolve {
+            Resolve::Extend(_) => record.attempt,
+            _ => resolution.attempt,
+        };
+        record = Record { attempt, deadline, parts, ..record };
         record.state = match &resolution.resolve {
             Resolve::Settle(_) => HoldState::Settled,
             Resolve::Cancel => HoldState::Cancelled,

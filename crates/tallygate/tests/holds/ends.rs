@@ -1,5 +1,7 @@
 //! How holds end.
 
+use tallygate::hold::{Holds, Resolution, Resolve};
+
 use super::*;
 
 #[tokio::test]
@@ -96,6 +98,23 @@ async fn an_endless_extension_is_one_of_a_day() {
     let hold = reserve(&limiter, Check::new(key("alice"), &limit), 8, 60).await;
     let extended = limiter.extend(&hold, Duration::MAX).await.unwrap();
     assert_eq!(extended.expires_at.map(|at| at.as_micros() - START.as_micros()), Some(86_400_000_000));
+}
+
+/// A client that got no answer repeats the call, and by then the hold may have been extended by a task of its own.
+#[tokio::test]
+async fn a_part_is_settled_once_though_the_hold_is_extended_before_the_repeat() {
+    let (limiter, _) = limiter();
+    for limit in limits() {
+        let check = Check::new(Key::new("tokens", limit.algorithm().name()).unwrap(), &limit);
+        let hold = reserve(&limiter, check, 8, 60).await;
+        let part = Resolution::new(&hold, Resolve::SettlePart(Units::Same(3)));
+        let extension = Resolution::new(&hold, Resolve::Extend(Duration::from_secs(90)));
+        for resolution in [&part, &extension, &part] {
+            assert!(limiter.store().resolve(resolution).await.unwrap().done);
+        }
+        let settled = limiter.settle(&hold, Units::Same(0)).await.unwrap();
+        assert_eq!((settled.parts[0].settled, settled.parts[0].refunded), (3, 5), "{limit}");
+    }
 }
 
 #[tokio::test]

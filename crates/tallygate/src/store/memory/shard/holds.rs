@@ -72,7 +72,7 @@ pub(in crate::store::memory) struct Record {
     pub(in crate::store::memory) charged_at: u64,
     pub(in crate::store::memory) deadline: u64,
     pub(in crate::store::memory) forget_at: u64,
-    /// The last call that changed it.
+    /// The last call that changed it, other than an extension.
     pub(in crate::store::memory) attempt: u64,
     pub(in crate::store::memory) parts: Vec<Part>,
 }

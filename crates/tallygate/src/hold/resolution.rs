@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use super::{Hold, HoldState, HoldTerms, is_named, random_bytes};
+use crate::check::Cost;
 use crate::clock::Timestamp;
 use crate::decision::Status;
 
@@ -48,7 +49,7 @@ impl Resolve {
     }
 }
 
-/// The units that were used.
+/// The units that were used. More than [`Cost::MAX`] counts as that.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Units {
@@ -139,13 +140,19 @@ impl<'h> Resolution<'h> {
         };
         match units {
             Units::AsReserved => names().map(|_| None).collect(),
-            Units::Same(units) => names().map(|_| Some(*units)).collect(),
+            Units::Same(units) => names().map(|_| Some(within(*units))).collect(),
             Units::Each(each) => {
-                let used = |key: &str| each.iter().find(|(policy, _)| is_named(key, policy)).map(|(_, units)| *units);
+                let named = |key: &str| each.iter().find(|(policy, _)| is_named(key, policy));
+                let used = |key: &str| named(key).map(|(_, units)| within(*units));
                 names().map(|name| used(name).or(rest)).collect()
             }
         }
     }
+}
+
+/// What is not charged is added up, in a store that counts in doubles.
+fn within(units: u64) -> u64 {
+    units.min(Cost::MAX.get())
 }
 
 impl Resolved {

@@ -117,6 +117,21 @@ async fn a_part_is_settled_once_though_the_hold_is_extended_before_the_repeat() 
     }
 }
 
+/// What was not charged is added up: it overflowed, and the hold was lost.
+#[tokio::test]
+async fn endless_units_are_the_most_that_a_limit_can_have() {
+    let (limiter, _) = limiter();
+    let limit: Limit = "10/h".parse().unwrap();
+    let hold = reserve(&limiter, Check::new(key("alice"), &limit), 8, 60).await;
+    for parts in 1..=2 {
+        let part = limiter.settle_partial(&hold, Units::Same(u64::MAX)).await.unwrap().parts[0];
+        assert_eq!(part.settled + part.unpaid, parts * Cost::MAX.get());
+    }
+    let each = Units::Each(vec![("tokens".to_owned(), u64::MAX)]);
+    let settled = limiter.settle(&hold, each).await.unwrap().parts[0];
+    assert_eq!(settled.settled + settled.unpaid, 3 * Cost::MAX.get());
+}
+
 #[tokio::test]
 async fn units_are_settled_by_policy() {
     let (limiter, _) = limiter();

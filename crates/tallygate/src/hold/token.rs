@@ -73,6 +73,10 @@ fn read(bytes: &[u8]) -> Option<Hold> {
     let (id, mut rest) = bytes.split_first_chunk::<16>().filter(|_| version == VERSION)?;
     let mut parts: Vec<Place> = Vec::new();
     while let Some((&[algorithm, length], more)) = rest.split_first_chunk::<2>() {
+        // Before another subject is copied: a part may be a few bytes that repeat a long one.
+        if parts.len() == Call::MAX_CHECKS {
+            return None;
+        }
         let algorithm = *Algorithm::ALL.get(usize::from(algorithm))?;
         let (policy, more) = more.split_at_checked(usize::from(length))?;
         let (&length, more) = more.split_first_chunk::<2>()?;
@@ -83,7 +87,7 @@ fn read(bytes: &[u8]) -> Option<Hold> {
         parts.push(Place { policy, subject, algorithm });
         rest = more;
     }
-    (rest.is_empty() && parts.len() <= Call::MAX_CHECKS).then_some(Hold { id: HoldId::from_bytes(*id), parts })
+    rest.is_empty().then_some(Hold { id: HoldId::from_bytes(*id), parts })
 }
 
 #[cfg(test)]

@@ -106,7 +106,10 @@ local function call(verb, terms, specs, first, at, count)
       if charges and byte(specs, head + 2) ~= SHADOW then return closed end
       answers[i] = unreadable(closed)
     elseif verb == 'refund' then
-      if aware and heads[key] then close_unless(look(kind, key, packed, now), kind, key, opens, packed) end
+      if aware and heads[key] then
+        local fits, _, _, _, corrupt = look(kind, key, packed, now)
+        close_unless(fits or corrupt, kind, key, opens, packed)
+      end
       local charged_at = struct.unpack('<d', specs, head + 5)
       if charged_at == 0 then charged_at = now end
       local refused, _, _, _, changed, given = try(twin, key, packed, now, 'refund', charged_at)

@@ -162,7 +162,10 @@ async fn what_tallygate_did_not_write_is_left_alone() {
             // The right first byte and the right length, but the numbers are NaN and zero.
             let (nan, zero) =
                 ([&[1], vec![0xff; length - 1].as_slice()].concat(), [&[1], vec![0; length - 1].as_slice()].concat());
-            let foreign: [&[&[u8]]; 8] = [
+            // As of units held, with a head that can be read.
+            let head = [1.0_f64, 1.0, 9e15, 9e15, 0.0].map(f64::to_le_bytes).concat();
+            let marked = [&[2], vec![0; length - 1].as_slice(), &head].concat();
+            let foreign: [&[&[u8]]; 9] = [
                 &[b"LPUSH", key.as_bytes(), b"x"],
                 &[b"HSET", key.as_bytes(), b"field", b"x"],
                 &[b"ZADD", key.as_bytes(), b"1", b"x"],
@@ -171,6 +174,7 @@ async fn what_tallygate_did_not_write_is_left_alone() {
                 &[b"SET", key.as_bytes(), &[0xff; 200]],
                 &[b"SET", key.as_bytes(), &nan],
                 &[b"SET", key.as_bytes(), &zero],
+                &[b"SET", key.as_bytes(), &marked],
             ];
             for foreign in foreign {
                 server.command(&["DEL", &key]);

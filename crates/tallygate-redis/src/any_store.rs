@@ -2,7 +2,7 @@
 
 use tallygate::call::Call;
 use tallygate::counter::{CounterError, CounterName, CounterOp, CounterValue, Counters};
-use tallygate::hold::{Hold, Holds, Resolution, Resolved};
+use tallygate::hold::{Hold, Holds, Resolution, Resolved, Work};
 use tallygate::{Decision, MemoryStore, Store, StoreError};
 
 use crate::builder::{ConnectError, RedisStoreBuilder};
@@ -87,6 +87,13 @@ impl Holds for AnyStore {
         match self {
             Self::Memory(store) => store.cancel_soon(hold),
             Self::Redis(store) => store.cancel_soon(hold),
+        }
+    }
+
+    fn finish(&self, work: Work) {
+        match self {
+            Self::Memory(store) => store.finish(work),
+            Self::Redis(store) => store.finish(work),
         }
     }
 }

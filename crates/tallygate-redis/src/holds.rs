@@ -7,7 +7,7 @@ use tallygate::Algorithm;
 use tallygate::call::Effect;
 use tallygate::clock::Timestamp;
 use tallygate::decision::Status;
-use tallygate::hold::{Hold, HoldId, HoldPart, HoldState, Holds, Refused, Resolution, Resolve, Resolved};
+use tallygate::hold::{Hold, HoldId, HoldPart, HoldState, Holds, Refused, Resolution, Resolve, Resolved, Work};
 use tallygate::store::{StoreError, StoreErrorKind};
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
@@ -106,6 +106,12 @@ impl Holds for RedisStore {
         // Without a runtime the hold expires at its deadline.
         if let Ok(runtime) = Handle::try_current() {
             runtime.spawn(async move { drop(store.resolve(&Resolution::new(&hold, Resolve::Cancel)).await) });
+        }
+    }
+
+    fn finish(&self, work: Work) {
+        if let Ok(runtime) = Handle::try_current() {
+            runtime.spawn(work);
         }
     }
 }

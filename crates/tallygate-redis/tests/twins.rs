@@ -9,7 +9,7 @@ use std::time::Duration;
 use tallygate::algorithm::EncodedState;
 use tallygate::call::{Call, Verb};
 use tallygate::clock::{ManualClock, Timestamp};
-use tallygate::hold::{Hold, Holds, Resolution, Resolved};
+use tallygate::hold::{Hold, Holds, Resolution, Resolved, Work};
 use tallygate::key::of_request;
 use tallygate::request::Request;
 use tallygate::{Algorithm, Check, Decision, Key, Limit, MemoryStore, Store, StoreError};
@@ -246,6 +246,10 @@ impl Holds for Keys {
 
     fn cancel_soon(&self, hold: Hold) {
         self.store.cancel_soon(hold);
+    }
+
+    fn finish(&self, work: Work) {
+        self.store.finish(work);
     }
 }
 

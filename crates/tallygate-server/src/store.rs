@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use tallygate::call::Call;
 use tallygate::counter::{CounterError, CounterName, CounterOp, CounterValue, Counters};
-use tallygate::hold::{Hold, Holds, Resolution, Resolved};
+use tallygate::hold::{Hold, Holds, Resolution, Resolved, Work};
 use tallygate::{Decision, MemoryStore, Store, StoreError};
 use tallygate_redis::{AnyStore, ConnectError, Health, RedisStore, Sweep};
 use tokio::sync::watch;
@@ -200,6 +200,10 @@ impl Holds for ServedStore {
 
     fn cancel_soon(&self, hold: Hold) {
         self.stack.cancel_soon(hold);
+    }
+
+    fn finish(&self, work: Work) {
+        self.stack.finish(work);
     }
 }
 

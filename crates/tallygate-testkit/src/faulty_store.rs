@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 use tallygate::call::{Call, Verb};
+use tallygate::hold::{Hold, Holds, Resolution, Resolved, Work};
 use tallygate::{Decision, MemoryStore, Store, StoreError};
 
 /// A wrapper around a store that can be switched off, or sometimes does not charge.
@@ -70,18 +71,41 @@ impl<S> FaultyStore<S> {
     }
 }
 
+impl<S> FaultyStore<S> {
+    fn fail(&self) -> Result<(), StoreError> {
+        match self.switch.0.load(Ordering::Relaxed) {
+            ON => Ok(()),
+            OVERLOADED => Err(StoreError::overloaded("the switch says so")),
+            _ => Err(StoreError::unavailable(self.reason.clone())),
+        }
+    }
+}
+
 impl<S: Store> Store for FaultyStore<S> {
     async fn call(&self, call: &Call<'_>) -> Result<Decision, StoreError> {
-        match self.switch.0.load(Ordering::Relaxed) {
-            ON => {}
-            OVERLOADED => return Err(StoreError::overloaded("the switch says so")),
-            _ => return Err(StoreError::unavailable(self.reason.clone())),
-        }
+        self.fail()?;
         let number = self.calls.fetch_add(1, Ordering::Relaxed) + 1;
         let forgotten = call.verb() == Verb::Check && self.forgets.is_some_and(|every| number.is_multiple_of(every));
         match Call::new(Verb::Peek, call.checks()) {
             Ok(peek) if forgotten => self.store.call(&peek).await,
             _ => self.store.call(call).await,
         }
+    }
+}
+
+impl<S: Holds> Holds for FaultyStore<S> {
+    async fn resolve(&self, resolution: &Resolution<'_>) -> Result<Resolved, StoreError> {
+        self.fail()?;
+        self.store.resolve(resolution).await
+    }
+
+    fn cancel_soon(&self, hold: Hold) {
+        if self.fail().is_ok() {
+            self.store.cancel_soon(hold);
+        }
+    }
+
+    fn finish(&self, work: Work) {
+        self.store.finish(work);
     }
 }

@@ -10,7 +10,7 @@ use std::future::Future;
 
 use tallygate::algorithm::EncodedState;
 use tallygate::clock::ManualClock;
-use tallygate::hold::{Hold, Holds, Resolution, Resolved};
+use tallygate::hold::{Hold, Holds, Resolution, Resolved, Work};
 use tallygate::request::Request;
 use tallygate::{Algorithm, Check, Decision, MemoryStore, Store, StoreError};
 
@@ -102,6 +102,10 @@ impl<S: Holds> Holds for Opaque<'_, S> {
 
     fn cancel_soon(&self, hold: Hold) {
         self.0.cancel_soon(hold);
+    }
+
+    fn finish(&self, work: Work) {
+        self.0.finish(work);
     }
 }
 

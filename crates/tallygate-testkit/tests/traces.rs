@@ -2,7 +2,7 @@
 
 use tallygate::call::Call;
 use tallygate::clock::{ManualClock, Timestamp};
-use tallygate::hold::{Hold, Holds, Resolution, Resolved};
+use tallygate::hold::{Hold, Holds, Resolution, Resolved, Work};
 use tallygate::{Algorithm, Check, Decision, MemoryStore, Store, StoreError};
 use tallygate_testkit::FaultyStore;
 use tallygate_testkit::traces::{Inspected, Stored, Trace};
@@ -23,6 +23,10 @@ impl Holds for Careless {
 
     fn cancel_soon(&self, hold: Hold) {
         self.0.store.cancel_soon(hold);
+    }
+
+    fn finish(&self, work: Work) {
+        self.0.store.finish(work);
     }
 }
 

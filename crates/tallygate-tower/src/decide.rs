@@ -89,7 +89,7 @@ impl Settings {
 
     /// The rules or policies that apply to a request.
     #[inline]
-    fn evaluate(&self, request: RequestView<'_>) -> Option<Evaluation> {
+    pub(crate) fn evaluate(&self, request: RequestView<'_>) -> Option<Evaluation> {
         if self.is_skipped(request) {
             return None;
         }
@@ -123,7 +123,7 @@ impl Settings {
 
     /// Passes a verdict to the log and to `observe`.
     #[inline]
-    fn report(&self, verdict: Verdict) -> Verdict {
+    pub(crate) fn report(&self, verdict: Verdict) -> Verdict {
         self.addresses.diagnostics.decided(&verdict);
         if let Some(observe) = &self.observe {
             observe(&verdict);

@@ -120,7 +120,7 @@ where
 
 impl Settings {
     #[inline(never)]
-    fn refuse(&self, verdict: Verdict, request: &HeaderMap) -> Response<RefusalBody> {
+    pub(crate) fn refuse(&self, verdict: Verdict, request: &HeaderMap) -> Response<RefusalBody> {
         let refusal = Refusal::new(verdict, request);
         let mut response = match &self.responder {
             None => refusal.response().map(RefusalBody::from),
@@ -188,15 +188,7 @@ where
                     return Poll::Ready(served.map(|response| response.map(ResponseBody::served)));
                 }
                 StageProjection::Refused { response } => {
-                    let body = response.as_mut().expect("polled after it was ready").body_mut();
-                    let text = ready!(body.poll_text(context));
-                    let (mut parts, _) = response.take().expect("it was there just now").into_parts();
-                    let text = text.unwrap_or_else(|error| {
-                        tracing::error!("the body of a refusal failed, and is sent empty: {error}");
-                        parts.headers.remove(CONTENT_LENGTH);
-                        Bytes::new()
-                    });
-                    return Poll::Ready(Ok(Response::from_parts(parts, ResponseBody::refused(text))));
+                    return poll_refusal(response, context).map(|response| Ok(response.map(ResponseBody::refused)));
                 }
             };
             this.stage.set(next);
@@ -204,8 +196,24 @@ where
     }
 }
 
+/// Reads the body of a refusal to its end.
+pub(crate) fn poll_refusal(
+    response: &mut Option<Response<RefusalBody>>,
+    context: &mut Context<'_>,
+) -> Poll<Response<Bytes>> {
+    let body = response.as_mut().expect("polled after it was ready").body_mut();
+    let text = ready!(body.poll_text(context));
+    let (mut parts, _) = response.take().expect("it was there just now").into_parts();
+    let text = text.unwrap_or_else(|error| {
+        tracing::error!("the body of a refusal failed, and is sent empty: {error}");
+        parts.headers.remove(CONTENT_LENGTH);
+        Bytes::new()
+    });
+    Poll::Ready(Response::from_parts(parts, text))
+}
+
 /// The result of the inner service.
-type Served<B, E> = Result<Response<B>, E>;
+pub(crate) type Served<B, E> = Result<Response<B>, E>;
 
 impl<S: Store + 'static> Limits<S> {
     /// Refunds what does not count, and reports what is left.
@@ -242,7 +250,7 @@ impl Settings {
         self.expose(response.headers_mut());
     }
 
-    fn finish<B, E>(&self, verdict: Verdict, served: Served<B, E>) -> Served<B, E> {
+    pub(crate) fn finish<B, E>(&self, verdict: Verdict, served: Served<B, E>) -> Served<B, E> {
         let mut response = served?;
         let refused = is_refused(&response);
         if !refused || self.headers.dialect().is_list() {

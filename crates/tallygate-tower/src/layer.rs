@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use http::request::Parts;
 use http::{Response, response};
+use tallygate::hold::Holds;
 use tallygate::limit::{IntoLimit, LimitError};
 use tallygate::policy::{Descriptor, Instances, PolicySet, Stores, Verdict};
 use tallygate::{Cost, MemoryStore, Store};
@@ -15,6 +16,7 @@ use tower_layer::Layer;
 use crate::body::RefusalBody;
 use crate::decide::Limits;
 use crate::refusal::Refusal;
+use crate::reserve::{Reserve, ReserveLimit};
 use crate::rule::Rule;
 use crate::service::RateLimited;
 use crate::settings::{Counts, Plan, Settings};
@@ -125,6 +127,30 @@ impl<S: Store> RateLimit<S> {
     ) -> Self {
         let (source, describe) = (Arc::new(source), Arc::new(describe));
         self.with(|settings| settings.plan = Plan::Policies { source, domain: domain.into(), describe })
+    }
+
+    /// Reserves what a request is estimated to use, and settles what it used: see [`Reserve`]. This is the last setting, after
+    /// [`store`](Self::store).
+    ///
+    /// ```
+    /// use tallygate_tower::{RateLimit, Reserve, Rule};
+    ///
+    /// // Ten megabytes a minute. A megabyte is reserved for each download, and what passed is what it used.
+    /// let bytes = RateLimit::new().rule(Rule::new("bytes", "10000000/min")?);
+    /// let layer = bytes.reserve(Reserve::units(|_| 1_000_000).settle_by_size());
+    /// # Ok::<(), tallygate_tower::LimitError>(())
+    /// ```
+    pub fn reserve(self, reserve: Reserve) -> ReserveLimit<S>
+    where
+        S: Holds,
+    {
+        let plan = match &self.limits.settings.plan {
+            Plan::Rules { domain, rules } => {
+                Plan::compile(domain.clone(), rules.iter().map(|(rule, _)| rule.clone().reserved()).collect())
+            }
+            policies @ Plan::Policies { .. } => policies.clone(),
+        };
+        ReserveLimit::new(self.with(|settings| settings.plan = plan).limits, reserve)
     }
 
     /// How many processes share the store; one by default. While it is unreachable, a rule with

@@ -31,6 +31,8 @@ mod future;
 mod grpc;
 mod refusal;
 
+mod reserve;
+
 mod diagnostics;
 
 pub mod outbound;
@@ -40,10 +42,12 @@ pub use caller::{Caller, ClientAddress};
 pub use future::ResponseFuture;
 pub use layer::RateLimit;
 pub use refusal::Refusal;
+pub use reserve::{MeteredBody, Reserve, ReserveFuture, ReserveLimit, ReserveLimited, Reserved};
 pub use rule::Rule;
 pub use service::RateLimited;
 
 // What the settings of this middleware are written in.
+pub use tallygate::hold::{HoldTerms, OnAbandon, Overrun};
 pub use tallygate::limit::{IntoLimit, LimitError};
 pub use tallygate::policy::{Mode, OnError, Outcome, Verdict};
 pub use tallygate::{Cost, Limit, MemoryStore};

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use http::request::Parts;
 use tallygate::Limit;
+use tallygate::hold::HoldTerms;
 use tallygate::limit::{IntoLimit, LimitError};
 use tallygate::policy::{CallerLimit, Match, Mode, OnError, Policy};
 
@@ -26,6 +27,7 @@ pub struct Rule {
     mode: Mode,
     on_error: OnError,
     allotment: bool,
+    holds: Option<HoldTerms>,
 }
 
 impl Rule {
@@ -48,6 +50,7 @@ impl Rule {
             mode: Mode::default(),
             on_error: OnError::default(),
             allotment: false,
+            holds: None,
         })
     }
 
@@ -105,6 +108,19 @@ impl Rule {
         self
     }
 
+    /// What it grants to holds, where the layer [reserves](crate::RateLimit::reserve). Defaults to [`HoldTerms::DEFAULT`].
+    #[must_use]
+    pub fn holds(mut self, terms: HoldTerms) -> Self {
+        self.holds = Some(terms);
+        self
+    }
+
+    /// The same, granting the default to holds if nothing else was said.
+    pub(crate) fn reserved(mut self) -> Self {
+        self.holds.get_or_insert(HoldTerms::DEFAULT);
+        self
+    }
+
     /// Whether a closure needs the parts of the request.
     pub(crate) fn needs_parts(&self) -> bool {
         self.condition.is_some() || self.chosen.is_some() || self.caller.needs_parts()
@@ -131,7 +147,8 @@ impl Rule {
 
     pub(crate) fn policy(&self, domain: &str, name: String) -> Policy {
         let policy = Policy::new(name, domain, &self.limit).expect("both have a name");
-        policy.with_mode(self.mode).with_on_error(self.on_error).with_allotment(self.allotment)
+        let policy = policy.with_mode(self.mode).with_on_error(self.on_error).with_allotment(self.allotment);
+        policy.with_holds(self.holds)
     }
 }
 

@@ -24,6 +24,14 @@ mod limits {
     mod rules; // how much, for whom, when
 }
 
+/// A layer that reserves, and settles by the response.
+mod reserving {
+    mod ends; // however a request ends
+    mod redis; // callers that leave anywhere
+    mod rig; // a service under two limits, and what their store says
+    mod streams; // settled in parts, extended, cut, made to fit
+}
+
 /// The layer in real servers, over real ports.
 mod servers {
     mod axum; // in axum, however it is put there

@@ -5,6 +5,7 @@ mod token;
 
 use std::fmt;
 use std::fmt::Write as _;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -214,9 +215,20 @@ pub trait Holds: Store {
 
     /// Cancels a hold whose caller is gone, without waiting: at once, or in a task of the store.
     fn cancel_soon(&self, hold: Hold);
+
+    /// Does work whose caller is gone, such as one resolution after another, without waiting: at once, or in a task of the store. If
+    /// there is nowhere to do it, it is dropped, and what is still held is left to `on_abandon`.
+    fn finish(&self, work: Work);
 }
 
+/// What is left to do about a hold whose caller is gone.
+pub type Work = Pin<Box<dyn Future<Output = ()> + Send>>;
+
 impl<S: Holds> Holds for Arc<S> {
+    fn finish(&self, work: Work) {
+        (**self).finish(work);
+    }
+
     fn cancel_soon(&self, hold: Hold) {
         (**self).cancel_soon(hold);
     }

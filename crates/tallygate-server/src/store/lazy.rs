@@ -4,7 +4,7 @@ use std::sync::{Arc, OnceLock};
 
 use tallygate::call::Call;
 use tallygate::counter::{CounterError, CounterName, CounterOp, CounterValue, Counters};
-use tallygate::hold::{Hold, Holds, Resolution, Resolved};
+use tallygate::hold::{Hold, Holds, Resolution, Resolved, Work};
 use tallygate::{Decision, Store, StoreError};
 use tokio::sync::watch;
 
@@ -42,6 +42,12 @@ impl<S: Holds> Holds for Lazy<S> {
     fn cancel_soon(&self, hold: Hold) {
         if let Some(store) = self.store.get() {
             store.cancel_soon(hold);
+        }
+    }
+
+    fn finish(&self, work: Work) {
+        if let Some(store) = self.store.get() {
+            store.finish(work);
         }
     }
 }

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use tallygate::call::{Call, Verb};
 use tallygate::counter::{CounterError, CounterName, CounterOp, CounterValue, Counters};
-use tallygate::hold::{Hold, Holds, Resolution, Resolved};
+use tallygate::hold::{Hold, Holds, Resolution, Resolved, Work};
 use tallygate::store::StoreErrorKind;
 use tallygate::{Decision, Store, StoreError};
 use tokio::time::Instant;
@@ -93,6 +93,10 @@ impl<S: Holds> Holds for Observed<S> {
     fn cancel_soon(&self, hold: Hold) {
         self.store.cancel_soon(hold);
     }
+
+    fn finish(&self, work: Work) {
+        self.store.finish(work);
+    }
 }
 
 impl<S: Counters> Counters for Observed<S> {
@@ -146,6 +150,10 @@ impl<S: Holds> Holds for Timed<S> {
 
     fn cancel_soon(&self, hold: Hold) {
         self.store.cancel_soon(hold);
+    }
+
+    fn finish(&self, work: Work) {
+        self.store.finish(work);
     }
 }
 

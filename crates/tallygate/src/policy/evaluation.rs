@@ -1,5 +1,6 @@
 //! From a call to a verdict: the policies that apply, the store's answer, and what to do if there is none.
 
+use std::iter;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -14,7 +15,7 @@ use crate::check::{Check, Cost};
 use crate::clock::Timestamp;
 use crate::decision::{Decision, Source, Status};
 use crate::few::Few;
-use crate::hold::{HoldTerms, Reservation, is_named};
+use crate::hold::{Hold, HoldTerms, Reservation, is_named};
 use crate::key::Key;
 use crate::request::RequestId;
 use crate::store::{Store, StoreError};
@@ -25,7 +26,7 @@ use crate::store::{Store, StoreError};
 /// call. Shadows are charged if the call is allowed. All of that is one call to the store, as of one instant. A policy
 /// that matches one subject in two descriptors counts it once, with the larger cost. If the store fails, each policy's
 /// [`OnError`] answers. There is always a verdict: what a request can influence must not become an error.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Evaluation {
     /// The verdict so far.
     verdict: Verdict,
@@ -110,6 +111,20 @@ impl Evaluation {
     /// The evaluation of a call that no policy applies to.
     pub fn unlimited() -> Self {
         Self { verdict: Verdict::unlimited(), phase: Phase::START }
+    }
+
+    /// What applies to the call, not yet decided.
+    pub fn rulings(&self) -> &[Ruling] {
+        self.verdict.rulings()
+    }
+
+    /// The hold that deciding reserves, if the call is allowed: for callers that have to cancel it if they never get the answer.
+    pub fn pending_hold(&self) -> Option<Hold> {
+        let reservation = self.verdict.reservation(Verb::Reserve)?;
+        let mut probe = self.clone();
+        let step = iter::from_fn(|| probe.next()).find(|step| step.verb == Verb::Reserve)?;
+        let checks = self.verdict.checks(&step);
+        Call::of_distinct(Verb::Reserve, &checks).reserving(Some(reservation)).hold()
     }
 
     /// Lets the call take what is left: as many units as all policies have, the same number under each, within `up_to`. The costs of

@@ -17,7 +17,7 @@ use crate::check::Check;
 use crate::clock::Clock;
 use crate::counter::{CounterError, CounterName, CounterOp, CounterValue, Counters};
 use crate::decision::{Decision, Source};
-use crate::hold::{Hold, Holds, Resolution, Resolved};
+use crate::hold::{Hold, Holds, Resolution, Resolved, Work};
 use crate::policy::Mode;
 use crate::sync::Mutex;
 use filling::Step;
@@ -310,6 +310,10 @@ impl<S: Holds + 'static> Holds for Allotments<S> {
 
     fn cancel_soon(&self, hold: Hold) {
         self.store.cancel_soon(hold);
+    }
+
+    fn finish(&self, work: Work) {
+        self.store.finish(work);
     }
 }
 

@@ -14,7 +14,7 @@ use crate::check::Check;
 use crate::clock::{Clock, Timestamp};
 use crate::counter::{CounterError, CounterName, CounterOp, CounterValue, Counters};
 use crate::decision::{Decision, Source, Status};
-use crate::hold::{Hold, Holds, Resolution, Resolved};
+use crate::hold::{Hold, Holds, Resolution, Resolved, Work};
 use crate::key::Key;
 use crate::limit::Limit;
 use crate::sync::Mutex;
@@ -368,6 +368,10 @@ impl<S: Holds> Holds for DenyCache<S> {
     fn cancel_soon(&self, hold: Hold) {
         let _dropping = self.dropping_of(&hold);
         self.store.cancel_soon(hold);
+    }
+
+    fn finish(&self, work: Work) {
+        self.store.finish(work);
     }
 }
 

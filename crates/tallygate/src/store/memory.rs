@@ -7,6 +7,8 @@ mod table;
 #[cfg(test)]
 mod tests;
 
+use std::task::{Context, Waker};
+
 use super::{Store, StoreError};
 use crate::algorithm::{Algorithm, EncodedState};
 use crate::call::{Call, Effect, Settlement, Taking, Verb};
@@ -14,7 +16,9 @@ use crate::check::{Check, Cost};
 use crate::clock::{Clock, Timestamp};
 use crate::counter::{CounterError, CounterName, CounterOp, CounterValue, Counters};
 use crate::decision::{Decision, Source, Status};
-use crate::hold::{Hold, HoldState, HoldTerms, Holds, OpenHold, Refused, Reservation, Resolution, Resolve, Resolved};
+use crate::hold::{
+    Hold, HoldState, HoldTerms, Holds, OpenHold, Refused, Reservation, Resolution, Resolve, Resolved, Work,
+};
 use crate::key::Key;
 use crate::request::Request;
 use crate::sync::{Mutex, MutexGuard};
@@ -570,6 +574,11 @@ impl Holds for MemoryStore {
 
     fn cancel_soon(&self, hold: Hold) {
         self.resolve_now(&Resolution::new(&hold, Resolve::Cancel));
+    }
+
+    /// What waits for nothing but this store ends when it is polled first.
+    fn finish(&self, mut work: Work) {
+        let _ = work.as_mut().poll(&mut Context::from_waker(Waker::noop()));
     }
 }
 

@@ -149,12 +149,18 @@ impl<S: Holds> HoldGuard<S> {
         Self { store, hold: Some(hold) }
     }
 
+    /// The hold. The guard still cancels it.
+    pub fn hold(&self) -> &Hold {
+        self.hold.as_ref().expect("a guard has its hold until it is consumed")
+    }
+
     /// The hold, for others to resolve. The guard no longer cancels it.
     pub fn into_hold(mut self) -> Hold {
         self.hold.take().unwrap_or_else(Hold::of_nothing)
     }
 
-    /// Like [`Limiter::settle`].
+    /// Like [`Limiter::settle`]. The guard is gone then, also if the store refuses an overrun, and the hold is still open: keep a clone
+    /// of [`hold`](Self::hold) if that can happen.
     pub async fn settle(self, used: Units) -> Result<Resolved, StoreError> {
         self.end(Resolve::Settle(used)).await
     }
@@ -175,8 +181,7 @@ impl<S: Holds> HoldGuard<S> {
     }
 
     async fn resolve(&self, resolve: Resolve) -> Result<Resolved, StoreError> {
-        let hold = self.hold.as_ref().expect("a guard has its hold until it is consumed");
-        self.store.resolve(&Resolution::new(hold, resolve)).await
+        self.store.resolve(&Resolution::new(self.hold(), resolve)).await
     }
 
     /// A caller that leaves here leaves the guard behind. A hold that was settled meanwhile is not cancelled by it.

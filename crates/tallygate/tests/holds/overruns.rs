@@ -27,6 +27,20 @@ async fn an_overrun_is_owed_capped_or_refused() {
     }
 }
 
+/// The guard was consumed, and nobody had the hold that was still open.
+#[tokio::test]
+async fn after_a_refused_overrun_the_hold_of_a_guard_can_be_settled() {
+    let terms = HoldTerms::DEFAULT.with_overrun(Overrun::Refuse);
+    let (limiter, _) = limiter();
+    let limit: Limit = "10/h".parse().unwrap();
+    let check = Check::new(key("alice"), &limit).with_holds(Some(&terms));
+    let guard = limiter.reserve(&[check.cost(units(6))], Duration::from_secs(60)).await.unwrap().hold.unwrap();
+    let hold = guard.hold().clone();
+    assert_eq!(guard.settle(Units::Same(9)).await.unwrap().refused, Some(Refused::Overrun(0)));
+    assert!(limiter.settle(&hold, Units::AsReserved).await.unwrap().done);
+    assert_eq!(numbers(&limiter, check).await, [4, 0, 0]);
+}
+
 /// A debt is at most one capacity, stays when the limit changes, and is paid before anything passes.
 #[tokio::test]
 async fn a_debt_is_bounded_and_not_forgiven() {

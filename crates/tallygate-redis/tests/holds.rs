@@ -5,7 +5,7 @@ mod slots;
 
 use std::time::Duration;
 
-use tallygate::hold::{Hold, HoldState, HoldTerms, Units};
+use tallygate::hold::{Hold, HoldState, HoldTerms, Holds, Resolution, Resolve, Units};
 use tallygate::limiter::HoldGuard;
 use tallygate::{Algorithm, Check, Key, Limit, Status};
 use tallygate_testkit::Server;
@@ -136,6 +136,23 @@ async fn a_paid_debt_of_a_sliding_counter_is_no_changed_limit() {
     assert_eq!(twins.check(check, "four of twenty count").await, 4);
     twins.set(start + 120 * minute);
     assert_eq!(twins.check(check, "none of twenty counts").await, 7);
+}
+
+/// As of the embedded store: an extension between a partial settlement and its repeat does not make that another one.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_part_is_settled_once_though_the_hold_is_extended_before_the_repeat() {
+    let server = Server::redis().start();
+    let limiter = patient(&server.url()).await;
+    let limit = yearly(Algorithm::FixedWindow, 10);
+    let check = Check::new(Key::new("p", "s").unwrap(), &limit);
+    let hold = reserve(&limiter, &[check.cost(units(8))], Duration::from_secs(60)).await.unwrap();
+    let part = Resolution::new(&hold, Resolve::SettlePart(Units::Same(3)));
+    let extension = Resolution::new(&hold, Resolve::Extend(Duration::from_secs(90)));
+    for resolution in [&part, &extension, &part] {
+        assert!(limiter.store().resolve(resolution).await.unwrap().done);
+    }
+    let settled = limiter.settle(&hold, Units::Same(0)).await.unwrap();
+    assert_eq!((settled.parts[0].settled, settled.parts[0].refunded), (3, 5));
 }
 
 /// Open holds that were evicted are missing from the head of their state, which still says that they are kept.

@@ -8,6 +8,7 @@
 //! - [`Answer`] and [`decision_json`] are the object the server answers and the command line prints;
 //! - [`verdict_headers`], [`verdict_problem`] and [`verdict_json`] do all three for a call under policies;
 //! - [`sanitize`] makes untrusted text safe to print;
+//! - [`llm`] reads what requests to language models may use, and what their responses used;
 //! - [`client_address`] finds the client behind trusted proxies.
 //!
 //! ```
@@ -40,6 +41,7 @@ mod digest;
 mod grpc;
 mod headers;
 mod hold;
+pub mod llm;
 mod problem;
 pub mod sanitize;
 mod verdict;

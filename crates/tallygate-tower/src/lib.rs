@@ -51,6 +51,7 @@ pub use tallygate::hold::{HoldTerms, OnAbandon, Overrun};
 pub use tallygate::limit::{IntoLimit, LimitError};
 pub use tallygate::policy::{Mode, OnError, Outcome, Verdict};
 pub use tallygate::{Cost, Limit, MemoryStore};
+pub use tallygate_http::llm;
 pub use tallygate_http::{Dialect, ForwardedHeader, Prefixes, Trust, TrustedProxies};
 
 /// The examples of the README and the guides, compiled and run. Here, because the tests of this crate depend on all crates they use.
@@ -62,6 +63,8 @@ mod documents {
     struct QuickStart;
     #[doc = include_str!("../../../docs/guide/middleware.md")]
     struct Middleware;
+    #[doc = include_str!("../../../docs/guide/llm-tokens.md")]
+    struct LlmTokens;
     #[doc = include_str!("../../../docs/guide/recipes.md")]
     struct Recipes;
     #[doc = include_str!("../../../docs/guide/redis.md")]

@@ -143,8 +143,8 @@ impl Reserve {
     }
 
     /// Settles by the frames of the body, in parts while they pass. The closure is called with the head of each response, and returns
-    /// a meter, which is called with each frame, and says how many units the response has used so far. `None` is "not known yet": what
-    /// ends so is abandoned.
+    /// a meter, which is called with each frame, and says how many units the response has used so far. The last number counts, but what was settled in parts
+    /// stays settled. `None` is "not known yet": what ends so is abandoned.
     ///
     /// ```
     /// use tallygate_tower::Reserve;
@@ -168,7 +168,7 @@ impl Reserve {
     }
 
     /// Ends a body before the first frame with which it would use more than was reserved. `last` is sent instead of that frame, if it
-    /// is not empty: say there that the stream was cut. Without this the rest is an [overrun](crate::Overrun).
+    /// is not empty: say there that the stream was cut. All that was reserved is used then. Without this the rest is an [overrun](crate::Overrun).
     #[must_use]
     pub fn cut(self, last: impl Into<Bytes>) -> Self {
         Self { cut: Some(last.into()), ..self }

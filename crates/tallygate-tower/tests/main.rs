@@ -8,6 +8,7 @@ mod outbound; // throttled calls to a third party
 
 /// The examples, as processes of their own.
 mod examples {
+    mod gateway; // in front of a language model, with callers that leave and a model that dies
     mod outbound; // workers that share a third party's quota
     mod plans; // copies of one service on one Redis
     pub mod process; // running an example

@@ -55,11 +55,12 @@ impl<S: Holds + 'static> Metering<S> {
 
     /// Counts a frame. Answers what to send instead if it does not fit.
     fn frame(&mut self, frame: &Frame<Bytes>, context: &mut Context<'_>) -> Option<Bytes> {
-        // What was said to be used stays used.
-        let used = (self.meter)(frame).max(self.used);
+        let used = (self.meter)(frame).or(self.used);
         if used.is_some_and(|used| used > self.open.reserved())
             && let Some(last) = &self.cut
         {
+            // The frame was produced, or says what was: all that was reserved is used.
+            self.used = Some(self.open.reserved());
             return Some(last.clone());
         }
         self.used = used;

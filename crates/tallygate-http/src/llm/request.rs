@@ -108,7 +108,7 @@ impl LlmRequest {
     }
 }
 
-/// A number of tokens or answers, rounded up. Texts are read as numbers, because some models do so. `null` is no cap; anything
+/// A number of tokens or answers, rounded up. Texts are read as numbers, because some models do so. `null` counts as absent; anything
 /// else is endless.
 fn number(value: &Value) -> Option<u64> {
     let number = match value {

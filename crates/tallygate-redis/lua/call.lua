@@ -7,8 +7,8 @@
 --   ARGV[+1]   check, peek, refund, reset or reserve
 --   ARGV[+2]   1 if the call is already denied, i if it has an id, else 0; h if it looks at holds, else -; c if it has limits of a calendar, else -. Then, if the
 --              call takes what is left, the most units, a double. The costs of its checks are then the least units, all the same. If it
---              reserves, the id of the hold (16 bytes), for how long (a double, microseconds), and 18 bytes for each check: on_abandon (c or
---              r), overrun (d, c or r), how many holds may be open, and how many units held (doubles). If it has limits of a
+--              reserves, the id of the hold (16 bytes), for how long (a double, microseconds), and 18 bytes for each check: on_abandon (c, r
+--              or t), overrun (d, c or r), how many holds may be open, and how many units held (doubles). If it has limits of a
 --              calendar, from when and until when the instants that are sent with all of them reach, two doubles. If it has an id, last a
 --              fingerprint (16 bytes) and for how long its answer is remembered (a double, microseconds). The answer of a refund is forgotten
 --   ARGV[+3]   13 bytes for each check: the kind of its state (2 letters); e, q or s for enforce, quota or shadow; d if it drains;

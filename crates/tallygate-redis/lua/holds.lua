@@ -3,7 +3,8 @@
 --   A state of which units are held or owed has a head: held, count, due, last and debt, doubles. A packed state begins with 2 then, and
 --   ends with its head. A log has one more member, its head and a 2, with the score infinity.
 --   Beside it stands a sorted set of the open holds by deadline. A member is the id of the hold (16 bytes), the units left and when they
---   were charged (doubles), and what becomes of them if the hold is abandoned: c for charge, r for refund.
+--   were charged (doubles), and what becomes of them if the hold is abandoned: c for charge, r for refund, t for refund until the hold is
+--   confirmed and charge from then on: the other slots of its call have not answered yet.
 -- What is written to these sets is kept for the end of the script, after the states: the first write of a script is one that a server
 -- without memory refuses.
 local function take_head(text)
@@ -141,7 +142,7 @@ local function open(kind, key, opens, packed, now)
       if #entries[i] == 33 then
         local left, charged_at, on_abandon = struct.unpack('<ddc1', entries[i], 17)
         release(kind, key, packed, deadline, charged_at, left)
-        if on_abandon == 'r' then give_back(kind, key, packed, deadline, charged_at, left) end
+        if on_abandon ~= 'c' then give_back(kind, key, packed, deadline, charged_at, left) end
       end
     end
   until ends or #entries < 200

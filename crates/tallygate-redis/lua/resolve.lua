@@ -1,10 +1,10 @@
--- Settles, extends or cancels a hold. Twin: Shards::resolve in tallygate/src/store/memory.rs
+-- Settles, extends, cancels or confirms a hold. Twin: Shards::resolve in tallygate/src/store/memory.rs
 -- KEYS      the states of the hold, in order; the open holds of each; the record of the hold
--- ARGV[1]   settle, settle_part, cancel or extend
+-- ARGV[1]   settle, settle_part, cancel, extend or confirm
 -- ARGV[2]   the id of the hold (16 bytes); a number of this call, and by how much to extend (doubles, microseconds)
 -- ARGV[3]   for each state the units used, a double, -1 for all that is left; after these 1 if the same number is meant for each
 -- record    1 and the state (o, s or c); when the units were charged, the deadline, until when the record counts, the number of the last
---           call other than extend (doubles); how many parts. A part: the kind of its state, on_abandon, overrun; units reserved, left, settled, refunded
+--           call other than extend (doubles); how many parts. A part: the kind of its state, on_abandon (see holds.lua), overrun; units reserved, left, settled, refunded
 --           and unpaid (doubles); the lengths of the numbers of its limit and of its key, and both
 -- reply     the state (o, s, c, x for expired or u for unknown); 1 if it did what it was asked to, 0 if it changed nothing, 2 if different
 --           numbers were reserved, 3 and more for the part that refuses an overrun; the deadline and now (doubles); for each part ten
@@ -107,6 +107,15 @@ end
 local function resolve_part(record, part, used, deadline)
   local kind, key, packed, head = part.kind, part.key, part.packed, heads[part.key]
   local member = head and entry_of(part, record.deadline)
+  if verb == 'confirm' then
+    if part.on_abandon ~= 't' then return end
+    part.on_abandon = 'c'
+    if member then
+      write_later('ZADD', part.opens, string.format('%.0f', record.deadline), sub(member, 1, 32) .. 'c')
+      write_later('ZREM', part.opens, member)
+    end
+    return
+  end
   if verb == 'extend' then
     if member then
       write_later('ZADD', part.opens, string.format('%.0f', deadline), member)
@@ -178,8 +187,8 @@ else
       if part.reserved > 0 then resolve_part(record, part, used[i], deadline) end
     end
     record.deadline = deadline
-    -- To extend again does no harm. If it counted, a settlement that is repeated after it would not be known.
-    if verb ~= 'extend' then record.last = attempt end
+    -- To extend or confirm again does no harm. If it counted, a settlement that is repeated after it would not be known.
+    if verb ~= 'extend' and verb ~= 'confirm' then record.last = attempt end
     if verb == 'settle' then record.state = 's' elseif verb == 'cancel' then record.state = 'c' end
     state, changes = record.state, true
   end

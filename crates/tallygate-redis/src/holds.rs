@@ -1,6 +1,7 @@
 //! How a hold ends: one run of `resolve.lua` for its states, or one for each if they are in several slots.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use redis::Value;
 use tallygate::Algorithm;
@@ -17,7 +18,7 @@ use tokio::time::timeout_at;
 use crate::connection::{Calls, Deadline};
 use crate::split::insist;
 use crate::store::{Engine, RedisStore, naming};
-use crate::wire::{self, Reader, corrupt};
+use crate::wire::{self, Asked, Reader, corrupt};
 
 /// The key of the record of a hold, next to its first state.
 pub(crate) fn record(state: &str, id: HoldId) -> String {
@@ -31,33 +32,40 @@ pub(crate) struct Ending {
     attempt: u64,
     /// The key of each state, and its kind.
     states: Vec<(String, &'static str)>,
-    resolve: Resolve,
+    /// `None` confirms it.
+    resolve: Option<Resolve>,
     /// For each state the units used; `None` for all that is left.
     used: Vec<Option<u64>>,
 }
 
 impl Ending {
-    pub(crate) fn new(id: HoldId, states: Vec<(String, &'static str)>, resolve: Resolve) -> Self {
-        let used = vec![Some(0); states.len()];
-        Self { id, attempt: 1, states, resolve, used }
+    /// Cancels what one state has of a hold.
+    pub(crate) fn cancel(id: HoldId, asked: &Asked) -> Self {
+        Self { resolve: Some(Resolve::Cancel), ..Self::confirm(id, asked) }
+    }
+
+    /// Confirms what one state has of a hold: every other state of the call has allowed it.
+    pub(crate) fn confirm(id: HoldId, asked: &Asked) -> Self {
+        Self { id, attempt: 1, states: vec![(asked.key.clone(), asked.kind)], resolve: None, used: vec![Some(0)] }
     }
 
     fn verb(&self) -> &'static str {
-        match self.resolve {
-            Resolve::SettlePart(_) => "settle_part",
-            Resolve::Cancel => "cancel",
-            Resolve::Extend(_) => "extend",
-            _ => "settle",
+        match &self.resolve {
+            None => "confirm",
+            Some(Resolve::SettlePart(_)) => "settle_part",
+            Some(Resolve::Cancel) => "cancel",
+            Some(Resolve::Extend(_)) => "extend",
+            Some(_) => "settle",
         }
     }
 
     fn args(&self) -> [Vec<u8>; 3] {
-        let ttl = self.resolve.extend_micros();
+        let ttl = self.resolve.as_ref().map_or(0, Resolve::extend_micros);
         let mut hold = self.id.as_bytes().to_vec();
         hold.extend([self.attempt, ttl].into_iter().flat_map(wire::double));
         let units = |used: &Option<u64>| used.map_or((-1.0_f64).to_le_bytes(), wire::double);
         let mut used: Vec<u8> = self.used.iter().flat_map(units).collect();
-        used.push(if self.resolve.takes_same() { b'1' } else { b'0' });
+        used.push(if self.resolve.as_ref().is_some_and(Resolve::takes_same) { b'1' } else { b'0' });
         [self.verb().as_bytes().to_vec(), hold, used]
     }
 }
@@ -85,14 +93,19 @@ impl Holds for RedisStore {
             id: resolution.hold.id(),
             attempt: resolution.attempt,
             states: group.iter().map(|&place| places[place].clone()).collect(),
-            resolve: resolution.resolve.clone(),
+            resolve: Some(resolution.resolve.clone()),
             used: group.iter().map(|&place| used[place]).collect(),
         };
         let endings: Vec<Ending> = groups.iter().map(ending).collect();
         // Once begun it is finished, even if the caller is gone.
         let (sender, answer) = oneshot::channel();
         tokio::spawn(async move {
-            let _ = sender.send(end_all(engine, endings).await);
+            let ended = match look_at_units(&engine, &endings).await {
+                Ok(None) => end_all(engine, endings).await,
+                Ok(Some(refused)) => Ok(refused),
+                Err(error) => Err(error),
+            };
+            let _ = sender.send(ended);
         });
         match timeout_at(deadline.answer_by, answer).await {
             Ok(Ok(answer)) => answer,
@@ -116,21 +129,28 @@ impl Holds for RedisStore {
     }
 }
 
+/// The answer if one number of units is meant for each of several slots, and different numbers were reserved there: no slot knows of the
+/// others, so all of them are asked before any settles.
+async fn look_at_units(engine: &Arc<Engine>, endings: &[Ending]) -> Result<Option<Resolved>, StoreError> {
+    let same = endings[0].resolve.as_ref().is_some_and(Resolve::takes_same);
+    if endings.len() == 1 || !same {
+        return Ok(None);
+    }
+    // An extension by nothing only looks.
+    let look = |ending: &Ending| Ending { resolve: Some(Resolve::Extend(Duration::ZERO)), ..ending.clone() };
+    let seen = end_all(Arc::clone(engine), endings.iter().map(look).collect()).await?;
+    let reserved: Vec<u64> = seen.parts.iter().map(|part| part.reserved).filter(|units| *units > 0).collect();
+    let differ = seen.done && reserved.iter().any(|units| *units != reserved[0]);
+    Ok(differ.then(|| seen.refused(Refused::DifferentUnits)))
+}
+
 /// Ends a hold in each of its slots, at once.
 async fn end_all(engine: Arc<Engine>, endings: Vec<Ending>) -> Result<Resolved, StoreError> {
     let mut runs = JoinSet::new();
     let count = endings.len();
     for (place, ending) in endings.into_iter().enumerate() {
         let engine = Arc::clone(&engine);
-        runs.spawn(async move {
-            let once = || engine.end_hold(&ending, engine.client.default_deadline());
-            let mut ended = insist(once).await;
-            // It may have been done, and then doing it again changes nothing.
-            if ended.as_ref().is_err_and(StoreError::may_have_charged) {
-                ended = insist(once).await;
-            }
-            (place, ended)
-        });
+        runs.spawn(async move { (place, engine.end_hold_surely(&ending).await) });
     }
     let mut ended: Vec<Option<Resolved>> = vec![None; count];
     let mut failure = None;
@@ -157,8 +177,16 @@ async fn end_all(engine: Arc<Engine>, endings: Vec<Ending>) -> Result<Resolved, 
 }
 
 impl Engine {
+    /// Asks about the states of one record until an answer comes, or a second has passed.
+    pub(crate) async fn end_hold_surely(&self, ending: &Ending) -> Result<Resolved, StoreError> {
+        let once = || self.end_hold(ending, self.client.default_deadline());
+        let ended = insist(once).await;
+        // It may have been done, and then doing it again changes nothing.
+        if ended.as_ref().is_err_and(StoreError::may_have_charged) { insist(once).await } else { ended }
+    }
+
     /// Asks about the states of one record.
-    pub(crate) async fn end_hold(&self, ending: &Ending, deadline: Deadline) -> Result<Resolved, StoreError> {
+    async fn end_hold(&self, ending: &Ending, deadline: Deadline) -> Result<Resolved, StoreError> {
         let states = || ending.states.iter().map(|(key, _)| key.clone());
         let opens = states().map(|key| format!("{key}-open"));
         let first = &ending.states[0].0;

@@ -9,7 +9,7 @@ use std::time::Duration;
 use tallygate::call::{Effect, Settlement, Taking, Verb};
 use tallygate::clock::Timestamp;
 use tallygate::decision::Source;
-use tallygate::hold::{HoldId, Resolve, Resolved};
+use tallygate::hold::{HoldId, Resolved};
 use tallygate::policy::Mode;
 use tallygate::store::StoreErrorKind;
 use tallygate::{Decision, Status, StoreError};
@@ -109,6 +109,10 @@ impl Split {
             return collect(&mut runs, &mut parts).await;
         }
         self.look_for_a_hold().await;
+        // If this process dies before all slots have answered, the call may be denied: what it holds then comes back.
+        for asked in self.call.asked.iter_mut().filter(|asked| asked.mode != Mode::Shadow) {
+            asked.unconfirmed = true;
+        }
         if self.call.at_most.is_some() {
             // What one slot has not got must not be taken from the others, not even for a moment: look first.
             let terms = Terms { verb: Verb::Peek, denied: false, at_most: None };
@@ -165,14 +169,17 @@ impl Split {
             *units > 0 && !self.keeps_all(kept)
         });
         let mut undo = self.give_back(&parts, &too_much);
+        let given_back = |place: usize| too_much.iter().any(|(other, ..)| *other == place);
+        let confirms = |place: &usize| settlement.allowed() && !given_back(*place);
+        let mut confirm = self.confirm(&parts, (0..parts.len()).filter(confirms));
         let shadow_verb = if settlement.allowed() { self.call.verb } else { Verb::Peek };
         let terms = Terms { verb: shadow_verb, denied: false, at_most: granted };
         // A deadline of their own: the outcome is known, and they are charged even if the answer does not wait for them.
         let places: Vec<usize> = (0..self.call.asked.len()).filter(|&place| self.is_shadow(place)).collect();
         let mut shadows = self.spawn(&places, terms, self.engine.client.default_deadline());
         self.collect_in_time(&mut shadows, &mut parts).await;
-        let undone = async { while undo.join_next().await.is_some() {} };
-        let _ = timeout_at(self.deadline.answer_by, undone).await;
+        let done = async { while confirm.join_next().await.is_some() || undo.join_next().await.is_some() {} };
+        let _ = timeout_at(self.deadline.answer_by, done).await;
         for (place, units, _) in &too_much {
             if let Some(Part { answer: Ok(status), .. }) = &mut parts[*place] {
                 *status = status.with_refund(*units);
@@ -184,6 +191,7 @@ impl Split {
         let received = Delivery::send(decision, caller);
         finish(shadows).await;
         finish(undo).await;
+        finish(confirm).await;
         collect(&mut runs, &mut parts).await;
         collect(&mut quotas, &mut parts).await;
         // A caller that is gone cannot say what its policies answer for what could not be decided.
@@ -200,6 +208,8 @@ impl Split {
             *units > 0 && !self.keeps_all(kept(*place))
         });
         finish(self.give_back(&parts, &in_vain)).await;
+        let late = |place: &usize| !decided[*place] && kept(*place) > 0;
+        finish(self.confirm(&parts, (0..parts.len()).filter(late))).await;
     }
 
     fn is_shadow(&self, place: usize) -> bool {
@@ -300,8 +310,7 @@ impl Split {
         let Some(id) = self.call.reservation.as_ref().map(|reservation| reservation.id()) else { return runs };
         for place in places {
             let (engine, asked) = (Arc::clone(&self.engine), &self.call.asked[place]);
-            let (states, of_nothing) = (vec![(asked.key.clone(), asked.kind)], Status::untouched(&asked.limit));
-            let cancel = Ending::new(id, states, Resolve::Cancel);
+            let (cancel, of_nothing) = (Ending::cancel(id, asked), Status::untouched(&asked.limit));
             let request = self.request_of(place);
             let nothing = vec![Asked { cost: 0, ..asked.clone() }];
             let forget =
@@ -311,13 +320,28 @@ impl Split {
                 if let Some(forget) = &forget {
                     let _ = insist(|| engine.run(forget, engine.client.default_deadline())).await;
                 }
-                let ended = insist(|| engine.end_hold(&cancel, engine.client.default_deadline())).await;
+                let ended = engine.end_hold_surely(&cancel).await;
                 let given = |ended: Resolved| {
                     let units = ended.parts.first().map_or(0, |part| part.refunded);
                     Decision::of_one(of_nothing.with_units(units), Source::Store, ended.decided_at)
                 };
                 (vec![place], ended.map(given))
             });
+        }
+        runs
+    }
+
+    /// Confirms what an allowed call has reserved. What cannot be confirmed is given back if nobody settles it by its deadline.
+    fn confirm(&self, parts: &[Option<Part>], places: impl Iterator<Item = usize>) -> JoinSet<()> {
+        let mut runs = JoinSet::new();
+        let Some(id) = self.call.reservation.as_ref().map(|reservation| reservation.id()) else { return runs };
+        for place in places {
+            let asked = &self.call.asked[place];
+            let holds = |status: &Status| status.allowed() && status.units() > 0;
+            if asked.awaits_confirmation() && status(parts, place).is_some_and(holds) {
+                let (engine, confirm) = (Arc::clone(&self.engine), Ending::confirm(id, asked));
+                runs.spawn(async move { drop(engine.end_hold_surely(&confirm).await) });
+            }
         }
         runs
     }

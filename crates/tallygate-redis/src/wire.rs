@@ -4,7 +4,7 @@ use redis::Value;
 use tallygate::call::{Settlement, Verb};
 use tallygate::clock::Timestamp;
 use tallygate::decision::Source;
-use tallygate::hold::{HoldId, HoldTerms};
+use tallygate::hold::{HoldId, HoldTerms, OnAbandon};
 use tallygate::policy::Mode;
 use tallygate::{Check, Decision, Limit, Status, StoreError};
 
@@ -30,6 +30,8 @@ pub(crate) struct Asked {
     pub(crate) charged_at: Option<Timestamp>,
     /// What the limit grants to holds, if that is known.
     pub(crate) terms: Option<HoldTerms>,
+    /// Whether what it reserves is given back if it is abandoned before it is confirmed.
+    pub(crate) unconfirmed: bool,
 }
 
 impl Asked {
@@ -50,6 +52,7 @@ impl Asked {
             fails_closed: check.fails_closed(),
             charged_at: check.charged_at(),
             terms: check.holds().copied(),
+            unconfirmed: false,
         }
     }
 
@@ -70,9 +73,15 @@ impl Asked {
     /// What it grants to holds, as `call.lua` takes it.
     pub(crate) fn grants(&self, into: &mut Vec<u8>) {
         let terms = self.terms.unwrap_or(HoldTerms::DEFAULT);
-        into.extend([terms.on_abandon().name(), terms.overrun().name()].map(|name| name.as_bytes()[0]));
+        let on_abandon = if self.awaits_confirmation() { "t" } else { terms.on_abandon().name() };
+        into.extend([on_abandon, terms.overrun().name()].map(|name| name.as_bytes()[0]));
         into.extend_from_slice(&double(u64::from(terms.most_open())));
         into.extend_from_slice(&double(terms.most_units(self.limit.capacity())));
+    }
+
+    /// Whether the hold has to be confirmed once the call is allowed.
+    pub(crate) fn awaits_confirmation(&self) -> bool {
+        self.unconfirmed && self.terms.unwrap_or(HoldTerms::DEFAULT).on_abandon() == OnAbandon::Charge
     }
 
     /// The key of the open holds of the state.

@@ -1,11 +1,12 @@
 //! Holds on real servers: many processes, several slots, lost keys.
 
 mod mails;
+mod pitfalls;
 mod slots;
 
 use std::time::Duration;
 
-use tallygate::hold::{Hold, HoldState, HoldTerms, Holds, Resolution, Resolve, Units};
+use tallygate::hold::{Hold, HoldState, HoldTerms, Holds, OnAbandon, Resolution, Resolve, Units};
 use tallygate::limiter::HoldGuard;
 use tallygate::{Algorithm, Check, Key, Limit, Status};
 use tallygate_testkit::Server;

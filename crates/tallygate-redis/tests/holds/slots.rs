@@ -1,6 +1,6 @@
 //! Holds over several slots of a cluster.
 
-use tallygate::hold::{OnAbandon, Refused};
+use tallygate::hold::Refused;
 use tallygate_testkit::{Cluster, Flavour};
 
 use super::*;

@@ -182,7 +182,7 @@ impl Way {
 }
 
 /// Polls a future until it is ready, or its caller leaves.
-async fn leave<F: Future>(leaving: Leaving, future: F) -> Option<F::Output> {
+pub(crate) async fn leave<F: Future>(leaving: Leaving, future: F) -> Option<F::Output> {
     match leaving {
         Leaving::Never => Some(future.await),
         Leaving::After(time) => timeout(time, future).await.ok(),

@@ -4,6 +4,7 @@
 //! the bound of the limit holds; each answer is also compared with the pure algorithm ([`replay`](mod@replay)). A call
 //! whose answer is unknown may have been charged, once.
 
+mod holds;
 pub mod replay;
 
 use std::collections::BTreeMap;
@@ -91,6 +92,10 @@ pub fn check(log: &Log, facts: &Facts) -> Checked {
         }
     }
     for (key, (state, events)) in facts.keys.iter().zip(&mut events).enumerate() {
+        if state.holds.is_some() {
+            checked.violations.extend(holds::check(log, key, state));
+            continue;
+        }
         let name = format!("{}/{} ({})", state.policy, state.subject, state.limit);
         let mut complain =
             |check, what: String| checked.violations.push(Violation::new(check, format!("{name}: {what}")));

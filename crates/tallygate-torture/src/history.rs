@@ -4,6 +4,7 @@ use std::sync::Mutex;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use tallygate::Limit;
+use tallygate::hold::OnAbandon;
 
 use crate::fault::Fault;
 
@@ -19,6 +20,8 @@ pub struct StateKey {
     /// Whether it is used by calls over several slots, which charge and refund. Such a state is judged by its bound and
     /// by what is used at the end, not step by step.
     pub split: bool,
+    /// What becomes of abandoned units, if this state is only reserved from, and judged by what became of each hold.
+    pub holds: Option<OnAbandon>,
 }
 
 /// One check of a call.
@@ -134,6 +137,81 @@ impl Call {
     }
 }
 
+/// How many units stay used of a hold, by what its holder knows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[allow(missing_docs, reason = "a range")]
+pub struct Used {
+    pub least: u64,
+    pub most: u64,
+}
+
+impl Used {
+    /// So many, for certain.
+    #[must_use]
+    pub fn exactly(units: u64) -> Self {
+        Self { least: units, most: units }
+    }
+}
+
+/// A hold, from its reservation to its end. `sent` and `ended` are microseconds since the round began, the other instants those of the
+/// store's clock.
+#[derive(Debug, Clone)]
+pub struct Holding {
+    /// When the reservation was sent.
+    pub sent: u64,
+    /// When its holder was done with it.
+    pub ended: u64,
+    /// The states that it was reserved from.
+    pub keys: Vec<usize>,
+    /// How many units of each.
+    pub reserved: u64,
+    /// What stays used of each.
+    pub used: Vec<Used>,
+    /// Whether it is known that it was reserved.
+    pub granted: bool,
+    /// When it was reserved, if that is known.
+    pub granted_at: Option<u64>,
+    /// When it was settled or cancelled, if that is known.
+    pub ended_at: Option<u64>,
+    /// Whether its holder never came back.
+    pub abandoned: bool,
+    /// What cannot be, unless a state was lost.
+    pub wrong: Option<String>,
+}
+
+impl Holding {
+    /// A reservation whose end nobody knows.
+    #[must_use]
+    pub fn begin(sent: u64, keys: Vec<usize>, reserved: u64) -> Self {
+        let used = vec![Used { least: 0, most: reserved }; keys.len()];
+        Self {
+            sent,
+            ended: sent,
+            keys,
+            reserved,
+            used,
+            granted: false,
+            granted_at: None,
+            ended_at: None,
+            abandoned: false,
+            wrong: None,
+        }
+    }
+
+    /// The same, if nothing was reserved.
+    #[must_use]
+    pub fn none(self) -> Self {
+        Self { used: vec![Used::exactly(0); self.keys.len()], ..self }
+    }
+
+    /// What stays used of one of its states.
+    #[must_use]
+    pub fn used(&self, key: usize) -> Used {
+        let place = self.keys.iter().position(|other| *other == key);
+        place.map_or(Used::exactly(0), |place| self.used[place])
+    }
+}
+
 /// How states were lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LossKind {
@@ -190,6 +268,8 @@ pub struct Peeked {
     pub remaining: u64,
     /// Until it is unused.
     pub reset_after: u64,
+    /// Units held.
+    pub held: u64,
 }
 
 /// What was found without the history: by a fault itself, or after the round.
@@ -213,6 +293,8 @@ impl Violation {
 pub struct Log {
     /// The calls, in the order in which they ended.
     pub calls: Vec<Call>,
+    /// The holds, in the order in which their holders were done with them.
+    pub holdings: Vec<Holding>,
     /// The faults.
     pub injected: Vec<Injected>,
     /// The losses.

@@ -19,6 +19,8 @@ pub struct Report {
     pub by_source: BTreeMap<String, u64>,
     /// Calls.
     pub calls: u64,
+    /// Holds that were granted.
+    pub holds: u64,
     /// Answers compared with the algorithm to the microsecond.
     pub exact: u64,
     /// Answers compared but for what an unanswered call did.
@@ -63,6 +65,7 @@ impl Report {
             *self.by_source.entry(source.clone()).or_default() += count;
         }
         self.calls += outcome.calls;
+        self.holds += outcome.holds;
         self.exact += outcome.checked.exact;
         self.loose += outcome.checked.loose;
         self.unknown += outcome.checked.unknown;
@@ -103,6 +106,7 @@ impl fmt::Display for Report {
         writeln!(f, "rounds          {rounds}")?;
         writeln!(f, "faults          {}: {}", self.injected(), list(&mut self.faults.clone().into_iter()))?;
         writeln!(f, "calls           {}: {}", self.calls, list(&mut self.by_source.clone().into_iter()))?;
+        writeln!(f, "holds           {}", self.holds)?;
         writeln!(
             f,
             "checked         {} answers exactly, {} but for unanswered calls, {} by their bound",

@@ -8,7 +8,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use tallygate::call::{Call as Asked, Verb};
-use tallygate::{Check, Key};
+use tallygate::hold::HoldTerms;
+use tallygate::{Check, Key, Limiter};
 use tallygate_redis::RedisStore;
 use tallygate_testkit::Reply;
 use tallygate_testkit::random::Random;
@@ -19,6 +20,7 @@ use crate::caller::{self, Leaving, Plan, Scene, Way};
 use crate::checker::{self, Checked, Facts};
 use crate::detail::{self, Detail};
 use crate::history::{Log, Loss, LossKind, Part, Peeked, Recorder, Violation};
+use crate::holder;
 use crate::nemesis;
 use crate::schedule::Schedule;
 use crate::world::{Nodes, World};
@@ -32,6 +34,8 @@ pub struct Outcome {
     pub faults: BTreeMap<String, u64>,
     /// Calls, hang-ups included, floods excluded.
     pub calls: u64,
+    /// Holds that were granted.
+    pub holds: u64,
     /// Keys looked at after the round.
     pub keys: u64,
     /// Those without a TTL.
@@ -107,6 +111,12 @@ async fn run_in(schedule: &Schedule) -> Outcome {
         let way = if stores.is_empty() { Way::Http(None) } else { Way::Library(stores[place % stores.len()].clone()) };
         callers.spawn(caller::run(Arc::clone(&scene), way, Random::new(random.number())));
     }
+    for _ in 0..HOLDERS {
+        let deadline = schedule.load.deadline.max(Duration::from_millis(50));
+        let store = RedisStore::builder(&scene.world.url()).deadline(deadline).connect().await;
+        let limiter = Limiter::new(store.expect("the store accepts"));
+        callers.spawn(holder::run(Arc::clone(&scene), limiter, Random::new(random.number())));
+    }
     for step in &schedule.steps {
         nemesis::inject(&scene, step, &stores, &mut random).await;
     }
@@ -134,6 +144,9 @@ async fn spend(scene: &Scene, store: &RedisStore) {
     assert!(call.allowed(), "the first unit is free: {call:?}");
     scene.recorder.call(call);
 }
+
+/// How many tasks reserve and settle.
+const HOLDERS: usize = 3;
 
 const TICK: Duration = Duration::from_millis(2);
 
@@ -203,7 +216,8 @@ async fn peek(scene: &Scene, store: &RedisStore) {
     let mut peeked = Vec::new();
     for state in &scene.world.keys {
         let key = Key::new(&state.policy, &state.subject).expect("short names");
-        let checks = [Check::new(key, &state.limit)];
+        let terms = state.holds.map(|on_abandon| HoldTerms::DEFAULT.with_on_abandon(on_abandon));
+        let checks = [Check::new(key, &state.limit).with_holds(terms.as_ref())];
         let sent = scene.recorder.now();
         let answer = Asked::new(Verb::Peek, &checks).expect("a valid call").ask(store).await;
         let answer = answer.unwrap_or_else(|error| panic!("the store answers after the round: {error}"));
@@ -213,6 +227,7 @@ async fn peek(scene: &Scene, store: &RedisStore) {
             sent,
             remaining: status.remaining(),
             reset_after: u64::try_from(status.reset_after().as_micros()).unwrap_or(u64::MAX),
+            held: status.held(),
         }));
     }
     scene.recorder.with(|log| log.peeked = peeked);
@@ -252,6 +267,7 @@ fn finish(scene: &Scene, schedule: &Schedule, usage_before: Option<(u64, usize)>
     };
     outcome.checked = checker::check(&log, &facts);
     outcome.calls = log.calls.len() as u64;
+    outcome.holds = log.holdings.iter().filter(|holding| holding.granted).count() as u64;
     let longest = |late: &[(u64, u64)]| late.iter().map(|(_, late)| *late).max().unwrap_or(0);
     (outcome.late, outcome.server_late) = (longest(&log.late), longest(&log.server_late));
     outcome.details = detail::details(&log);

@@ -3,6 +3,7 @@
 use std::sync::Mutex;
 use std::time::Duration;
 
+use tallygate::hold::OnAbandon;
 use tallygate::{Key, Limit};
 use tallygate_testkit::wait::{PATIENCE, until};
 use tallygate_testkit::{Cluster, FaultProxy, Flavour, Sentinel, Server};
@@ -159,6 +160,11 @@ impl World {
         self.keys.len() - 3
     }
 
+    /// The states that are only reserved from.
+    pub fn held(&self) -> impl Iterator<Item = usize> {
+        (0..self.keys.len()).filter(|&key| self.keys[key].holds.is_some())
+    }
+
     /// Waits until a cluster or a pair is complete again.
     pub fn settle(&self) {
         if let Nodes::Cluster(cluster) = &self.nodes {
@@ -207,7 +213,7 @@ pub fn states(schedule: &Schedule) -> Vec<StateKey> {
             // Odd subjects are for calls of several subjects, where those are split.
             let split = schedule.world.is_cluster() && subject % 2 == 1;
             let (policy, subject) = (format!("{DOMAIN}/p{policy}"), format!("u=s{subject}"));
-            keys.push(StateKey { policy, subject, limit: limit.clone(), split });
+            keys.push(StateKey { policy, subject, limit: limit.clone(), split, holds: None });
         }
     }
     let day = Duration::from_secs(86_400);
@@ -216,8 +222,13 @@ pub fn states(schedule: &Schedule) -> Vec<StateKey> {
     };
     let named = |name: &str, subject: &str, limit| {
         // Judged by what is used at the end: their calls are denied and hang up.
-        StateKey { policy: format!("{DOMAIN}/{name}"), subject: subject.to_owned(), limit, split: true }
+        StateKey { policy: format!("{DOMAIN}/{name}"), subject: subject.to_owned(), limit, split: true, holds: None }
     };
+    for (subject, on_abandon) in [OnAbandon::Charge, OnAbandon::Refund, OnAbandon::Charge].into_iter().enumerate() {
+        let limit = Limit::builder(load.limits[0].amount(), day).algorithm(load.limits[0].algorithm());
+        let limit = limit.build().expect("a common limit");
+        keys.push(StateKey { holds: Some(on_abandon), ..named("held", &format!("h={subject}"), limit) });
+    }
     keys.push(named(SPENT, "a=attacker", log(1)));
     keys.push(named("shared", "tenant=acme", log(1_000_000)));
     keys.push(named("shared_quota", "tenant=acme", log(1_000_000)));

@@ -26,7 +26,7 @@ async fn every_wrong_recipe_is_caught() {
         };
         let log = Log { calls: history.records.iter().map(call).collect(), ..Log::default() };
         let (policy, subject) = ("recipe".to_owned(), history.recipe.to_owned());
-        let keys = vec![StateKey { policy, subject, limit: history.limit, split: false }];
+        let keys = vec![StateKey { policy, subject, limit: history.limit, split: false, holds: None }];
         let found = check(&log, &Facts { keys, deadline: 0, step_back: 0, spent: None });
         // A key that never expires is found on the server, as after every round.
         let caught = !found.violations.is_empty() || history.orphans > 0;

@@ -4,10 +4,13 @@ use std::time::Duration;
 
 use tallygate::call::{Call as Asked, Verb};
 use tallygate::clock::{ManualClock, Timestamp};
+use tallygate::hold::OnAbandon;
 use tallygate::{Algorithm, Check, Cost, Key, Limit, MemoryStore};
 use tallygate_testkit::random::Random;
 use tallygate_torture::checker::{Checked, Facts, check};
-use tallygate_torture::history::{Call, End, Instead, Log, Loss, LossKind, Part, Peeked, Seen, StateKey};
+use tallygate_torture::history::{
+    Call, End, Holding, Instead, Log, Loss, LossKind, Part, Peeked, Seen, StateKey, Used,
+};
 
 const START: u64 = 1_700_000_000_000_000;
 
@@ -44,9 +47,9 @@ fn right(limit: &Limit, unanswered: bool, seed: u64) -> (Log, Facts) {
     let peek = [Check::new(key, limit)];
     let peeked = Asked::new(Verb::Peek, &peek).unwrap().ask_now(&store).unwrap().unwrap();
     let (remaining, reset_after) = (peeked.binding().remaining(), micros(peeked.binding().reset_after()));
-    log.peeked = vec![Some(Peeked { at: START + now, sent: now + 10, remaining, reset_after })];
+    log.peeked = vec![Some(Peeked { at: START + now, sent: now + 10, remaining, reset_after, held: 0 })];
     let (policy, subject) = ("p".to_owned(), "s".to_owned());
-    let keys = vec![StateKey { policy, subject, limit: limit.clone(), split: false }];
+    let keys = vec![StateKey { policy, subject, limit: limit.clone(), split: false, holds: None }];
     (log, Facts { keys, deadline: 1000, step_back: 0, spent: None })
 }
 
@@ -198,7 +201,7 @@ fn a_late_call_is_excused_by_a_server_without_a_processor_at_that_time() {
 #[test]
 fn an_outage_that_admits_too_much_is_found() {
     let limit = Limit::builder(10, Duration::from_secs(86_400)).build().unwrap();
-    let state = StateKey { policy: "p".to_owned(), subject: "s".to_owned(), limit, split: true };
+    let state = StateKey { policy: "p".to_owned(), subject: "s".to_owned(), limit, split: true, holds: None };
     let facts = Facts { keys: vec![state], deadline: 1000, step_back: 0, spent: None };
     let log = |instead, calls| {
         let end = End::Decided { allowed: true, at: None, split: false, source: "on_error".to_owned() };
@@ -215,11 +218,11 @@ fn an_outage_that_admits_too_much_is_found() {
 fn a_denied_call_that_charges_is_found() {
     let limit = Limit::builder(1000, Duration::from_secs(86_400)).build().unwrap();
     let (policy, subject) = ("p".to_owned(), "s".to_owned());
-    let state = StateKey { policy, subject, limit: limit.clone(), split: true };
+    let state = StateKey { policy, subject, limit: limit.clone(), split: true, holds: None };
     let facts = Facts { keys: vec![state.clone(), state], deadline: 1000, step_back: 0, spent: Some(0) };
     let part = |key| Part::new(key, 1);
     let call = |sent, parts| Call { sent, ended: sent + 1, parts, end: End::HungUp, flood: false };
-    let peeked = |used: u64| Some(Peeked { at: START, sent: 100, remaining: 1000 - used, reset_after: 0 });
+    let peeked = |used: u64| Some(Peeked { at: START, sent: 100, remaining: 1000 - used, reset_after: 0, held: 0 });
     let mut log = Log { peeked: vec![peeked(0), peeked(3)], ..Log::default() };
     // Three calls of a subject that has nothing left hung up, and the other state lost three units.
     log.calls = (0..3).map(|sent| call(sent, vec![part(0), part(1)])).collect();
@@ -227,4 +230,57 @@ fn a_denied_call_that_charges_is_found() {
     // The same, of a subject that may have had something left.
     log.calls = (0..3).map(|sent| call(sent, vec![part(1)])).collect();
     assert_eq!(broken(&check(&log, &facts)), [""; 0]);
+}
+
+/// Three holds of a state of ten units: one settled with two of four, one abandoned with three, and one of which nobody knows the end.
+#[test]
+fn wrong_ends_of_holds_are_found() {
+    let limit = Limit::builder(10, Duration::from_secs(86_400)).algorithm(Algorithm::FixedWindow).build().unwrap();
+    let (policy, subject, holds) = ("p".to_owned(), "s".to_owned(), Some(OnAbandon::Charge));
+    let facts = |lost: bool| {
+        let (policy, subject) = (policy.clone(), subject.clone());
+        let keys = vec![StateKey { policy, subject, limit: limit.clone(), split: true, holds }];
+        let loss = Loss { keys: None, from: 40, to: 50, kind: LossKind::Once };
+        (Facts { keys, deadline: 1000, step_back: 0, spent: None }, lost.then_some(loss))
+    };
+    let hold = |at: u64, reserved, used: Option<u64>| {
+        let mut holding = Holding::begin(at, vec![0], reserved);
+        (holding.granted, holding.granted_at) = (true, Some(START + at));
+        if let Some(used) = used {
+            holding.used = vec![Used::exactly(used)];
+        }
+        holding
+    };
+    let history = |used: u64, held: u64| {
+        let mut settled = hold(0, 4, Some(2));
+        settled.ended_at = Some(START + 10);
+        let mut abandoned = hold(5, 3, Some(3));
+        abandoned.abandoned = true;
+        let peeked = Some(Peeked { at: START, sent: 100, remaining: 10 - used, reset_after: 0, held });
+        Log { peeked: vec![peeked], holdings: vec![settled, abandoned, hold(20, 2, None)], ..Log::default() }
+    };
+    let found = |log: &Log, lost: bool| {
+        let (facts, loss) = facts(lost);
+        let mut log = Log { peeked: log.peeked.clone(), holdings: log.holdings.clone(), ..Log::default() };
+        log.losses.extend(loss);
+        broken(&check(&log, &facts))
+    };
+    for used in 5..=7 {
+        assert_eq!(found(&history(used, 0), false), [""; 0], "{used}");
+    }
+    assert_eq!(found(&history(4, 0), false), ["nothing is forgotten"]);
+    assert_eq!(found(&history(8, 0), false), ["denied calls charge nobody"]);
+    assert_eq!(found(&history(6, 1), false), ["holds end"]);
+    assert_eq!(found(&history(4, 1), true), [""; 0], "a lost state starts over");
+    assert_eq!(found(&history(10, 0), true), ["denied calls charge nobody"], "and has no more than was ever reserved");
+    // A hold that ended twice, and one that was granted beside others although too little was left.
+    let mut twice = history(6, 0);
+    twice.holdings[0].wrong = Some("twice".to_owned());
+    assert_eq!(found(&twice, false), ["a hold ends once"]);
+    let mut crowded = history(5, 0);
+    crowded.holdings[2] = hold(8, 4, Some(0));
+    crowded.holdings[2].ended_at = Some(START + 30);
+    assert_eq!(found(&crowded, false), ["bound"]);
+    crowded.holdings[2].granted_at = Some(START + 10);
+    assert_eq!(found(&crowded, false), [""; 0], "what was given back at that instant may be taken");
 }

@@ -1,7 +1,7 @@
 //! Ways in which reservations have gone wrong elsewhere, each as a test of both stores.
 
 use tallygate::Limiter;
-use tallygate::clock::{Clock, ManualClock, Timestamp};
+use tallygate::clock::{ManualClock, Timestamp};
 use tallygate::limiter::Reserved;
 use tallygate_testkit::Reply;
 

@@ -112,7 +112,7 @@ fn an_invalid_body_is_refused_with_the_field_and_the_expected_form() {
         (
             cost("1,\"cots\":1"),
             "invalid_field",
-            "Unknown field `cots`: did you mean `cost`? The fields are domain, descriptors, cost, charged_at_us, up_to, at_least.".into(),
+            "Unknown field `cots`: did you mean `cost`? The fields are domain, descriptors, cost, charged_at_us, up_to, at_least, request_id.".into(),
         ),
         (
             cost("4"),
@@ -161,7 +161,7 @@ fn a_common_mistake_in_a_body_is_answered_with_what_to_write() {
         ),
         (
             r#"{"key":"a","limit":"1/s","nonsense":1}"#,
-            "Unknown field `nonsense`: the fields are key, limit, algorithm, policy, cost, charged_at_us, up_to, at_least.",
+            "Unknown field `nonsense`: the fields are key, limit, algorithm, policy, cost, charged_at_us, up_to, at_least, request_id.",
         ),
         (r#"{"domian":"api","descriptors":[{"user":"1"}]}"#, "Unknown field `domian`: did you mean `domain`?"),
         (r#"{"kye":"a","limit":"1/s"}"#, "The body names neither a `domain` nor a `key`: write "),

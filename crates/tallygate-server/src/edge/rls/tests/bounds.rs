@@ -124,22 +124,37 @@ async fn a_call_under_too_many_policies_is_over_limit() {
 }
 
 async fn raw_answer(settings: &ListenSettings, method: http::Method, body: axum::body::Body) -> RateLimitResponse {
+    let served = Served::with(app(still_store(), common_policies()), settings);
+    let request = http::Request::builder().method(method);
+    answer_without_a_client(&served, request.body(body).unwrap()).await
+}
+
+/// Without the timer of tonic's client, which races with that of the server.
+async fn answer_without_a_client(served: &Served, mut request: http::Request<axum::body::Body>) -> RateLimitResponse {
+    use http::HeaderValue;
     use http_body_util::BodyExt as _;
     use hyper_util::rt::{TokioExecutor, TokioIo};
 
-    let served = Served::with(app(still_store(), common_policies()), settings);
     let stream = tokio::net::TcpStream::connect(served.addr).await.unwrap();
     let (mut sender, connection) =
         hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await.unwrap();
     tokio::spawn(connection);
     let path = "http://proxy/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
-    let request = http::Request::post(path).method(method);
-    let request = request.header("content-type", "application/grpc").header("te", "trailers");
-    let response = sender.send_request(request.body(body).unwrap()).await.unwrap();
+    *request.uri_mut() = http::Uri::from_static(path);
+    request.headers_mut().insert("content-type", HeaderValue::from_static("application/grpc"));
+    request.headers_mut().insert("te", HeaderValue::from_static("trailers"));
+    let response = sender.send_request(request).await.unwrap();
     assert_eq!((response.status().as_u16(), response.headers().get("grpc-status")), (200, None));
     let collected = response.into_body().collect().await.unwrap();
     assert_eq!(collected.trailers().unwrap()["grpc-status"], "0");
     RateLimitResponse::decode(collected.to_bytes().slice(5..)).unwrap()
+}
+
+/// A message as gRPC sends it.
+fn framed(request: &RateLimitRequest) -> Vec<u8> {
+    let message = request.encode_to_vec();
+    let length = u32::try_from(message.len()).unwrap().to_be_bytes();
+    [&[0], &length[..], &message].concat()
 }
 
 /// The beginning of a message.
@@ -175,9 +190,7 @@ async fn a_message_that_never_comes_and_a_call_that_is_shed_are_over_limit() {
 /// The service read it itself, outside the budget of bodies, while the request held a place in flight.
 #[tokio::test]
 async fn the_body_of_a_call_with_get_was_read_without_a_limit() {
-    let message = request(vec![descriptor(&[("user", "u")])]).encode_to_vec();
-    let length = u32::try_from(message.len()).unwrap().to_be_bytes();
-    let whole: Vec<u8> = [&[0], &length[..], &message].concat();
+    let whole = framed(&request(vec![descriptor(&[("user", "u")])]));
     for method in [http::Method::GET, http::Method::DELETE] {
         for body in [axum::body::Body::from(whole.clone()), axum::body::Body::new(Unfinished(false))] {
             let answer = raw_answer(&ListenSettings::default(), method.clone(), body).await;
@@ -195,9 +208,9 @@ async fn a_call_without_a_turn_before_its_deadline_is_over_limit() {
     while let Ok(turn) = served.app.turns.take(1001, 1, Some(tokio::time::Instant::now())).await {
         turns.push(turn);
     }
-    let mut late = Request::new(request(vec![descriptor(&[("user", "5")])]));
-    late.metadata_mut().insert("grpc-timeout", "20m".parse().unwrap());
-    let answer = served.client().await.should_rate_limit(late).await.unwrap().into_inner();
+    let message = framed(&request(vec![descriptor(&[("user", "5")])]));
+    let late = http::Request::post("/").header("grpc-timeout", "20m").body(message.into()).unwrap();
+    let answer = answer_without_a_client(&served, late).await;
     assert_over_limit(&answer, 1, "Too many calls are under way; nothing was charged.");
     assert_eq!(header(&answer, "retry-after"), Some("1"));
 }

@@ -1,5 +1,8 @@
 -- Any call, or several that share their states: reads the clock once, decides them one after the other as separate runs would,
 -- and writes every state once, at the end.
+-- A server recreates every function of a script on every run. So this is the shell of several scripts: the twins, and each part at a
+-- placeholder, are in a script only if a call of its runs needs them (see Needs in scripts.rs). The functions of holds.lua are called only
+-- where a call looks at holds (aware), those of requests.lua only if it has an id.
 -- KEYS         for each call, in order, the states of its checks; if it looks at holds, the open holds of each; if it reserves, its record;
 --              if it has an id, its answer. All are in one slot
 -- ARGV[1]      how many calls
@@ -25,11 +28,12 @@
 --              now, and nothing was written for it
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
+--[[common]]
 local twins = {}
 -- Packed states as they are now (false for none), and the TTLs of those to write.
 local states, ttls = {}, {}
--- The heads of states (see holds.lua), and what is to be written to the open holds.
-local heads, later, looked, aware = {}, {}, {}, false
+-- The heads of states (see holds.lua), what is to be written after the states, and the answers to calls with an id (see requests.lua).
+local heads, later, looked, remembered, aware = {}, {}, {}, {}, false
 --[[twins]]
 
 local sub, byte, find, pack = string.sub, string.byte, string.find, struct.pack
@@ -51,27 +55,23 @@ local function unreadable(text)
   return pack('<BI', 2, #text) .. text
 end
 
+--[[writes]]
+
 --[[holds]]
 
 --[[requests]]
 
--- The record of a hold: see resolve.lua.
-local function record(terms, specs, first, at, count, charged)
-  local ttl = struct.unpack('<d', terms, 20)
-  local parts = { pack('<Bc1ddddB', 1, 'o', now, now + ttl, now + ttl + RETENTION, 0, count) }
-  for i = 1, count do
-    local key, numbers, grants = KEYS[first + i - 1], sub(ARGV[at + i], 9), 10 + 18 * i
-    parts[i + 1] = sub(specs, 13 * i - 12, 13 * i - 11) .. sub(terms, grants, grants + 1)
-      .. pack('<dddddBI2', charged[i], charged[i], 0, 0, 0, #numbers, #key) .. numbers .. key
-  end
-  write_later('SET', KEYS[first + 2 * count], table.concat(parts), 'PX', string.format('%.0f', math.ceil((ttl + RETENTION) / 1000) + SLACK))
+local function answer(key, packed, flag, remaining, retry_after, reset_after, units, debt, fits)
+  local text = pack('<Bdddd', flag, remaining, retry_after, reset_after, units)
+  if not aware then return text end
+  return text .. pack('<dd', held(key, packed, remaining, debt, fits), owed(key, debt))
 end
 
 -- One call: its checks are KEYS[first] to KEYS[first + count - 1], and their numbers follow ARGV[at]. In addition to the verbs of a
 -- call, a twin takes adopt: it writes only a state that was converted to other numbers.
 local function call(verb, terms, specs, first, at, count)
   local request
-  request, terms = take_request(terms)
+  if sub(terms, 1, 1) == 'i' then request, terms = take_request(terms) end
   local denied, reserves, at_most = sub(terms, 1, 1) == '1', verb == 'reserve', nil
   aware = sub(terms, 2, 2) == 'h'
   local calendars = sub(terms, 3, 3) == 'c'
@@ -84,11 +84,6 @@ local function call(verb, terms, specs, first, at, count)
   local memory = request and KEYS[first + (aware and 2 or 1) * count + (reserves and 1 or 0)]
   local again = request and verb ~= 'refund' and recall(memory, request)
   if again then return again end
-  local function answer(i, flag, remaining, retry_after, reset_after, units, debt, fits)
-    local text = pack('<Bdddd', flag, remaining, retry_after, reset_after, units)
-    if not aware then return text end
-    return text .. pack('<dd', held(KEYS[first + i - 1], ARGV[at + i], remaining, debt, fits), owed(KEYS[first + i - 1], debt))
-  end
   local answers, charged, enforced, quotas, quota = {}, {}, not denied, false, false
   -- For each check judged on its own: whether it fits, what is left, the waits, and whether its state was converted.
   local judged = {}
@@ -101,7 +96,7 @@ local function call(verb, terms, specs, first, at, count)
       local existed = redis.call('UNLINK', key)
       redis.call('UNLINK', opens)
       states[key], ttls[key], heads[key] = nil, nil, nil
-      answers[i] = answer(i, 1, 0, 0, 0, existed, 0)
+      answers[i] = answer(key, packed, 1, 0, 0, 0, existed, 0)
     elseif closed then
       if charges and byte(specs, head + 2) ~= SHADOW then return closed end
       answers[i] = unreadable(closed)
@@ -120,7 +115,7 @@ local function call(verb, terms, specs, first, at, count)
         local _, remaining, debt, reset_after, damaged = look(kind, key, packed, now)
         if changed then keep(kind, key, packed, now, debt) end
         -- What the refund has left of a damaged log may be unreadable.
-        answers[i] = damaged and unreadable(damaged) or answer(i, 1, remaining, 0, reset_after, given, debt, true)
+        answers[i] = damaged and unreadable(damaged) or answer(key, packed, 1, remaining, 0, reset_after, given, debt, true)
       end
     else
       local mode, drains, hopeless = byte(specs, head + 2, head + 4)
@@ -134,7 +129,7 @@ local function call(verb, terms, specs, first, at, count)
       else
         fit = fit and hopeless ~= HOPELESS
         local full = false
-        if charges then close_unless(not changed, kind, key, opens, packed) end
+        if charges and aware then close_unless(not changed, kind, key, opens, packed) end
         if fit and reserves then
           local known = heads[key] or { count = 0, due = 0 }
           local most_open, most = struct.unpack('<dd', terms, 12 + 18 * i)
@@ -143,7 +138,7 @@ local function call(verb, terms, specs, first, at, count)
           if full then fit, retry_after = false, math.max(retry_after, known.due - now, 1) end
         end
         if last then
-          answers[i] = answer(i, fit and 1 or 0, remaining, retry_after, reset_after, fit and struct.unpack('<d', packed) or 0)
+          answers[i] = answer(key, packed, fit and 1 or 0, remaining, retry_after, reset_after, fit and struct.unpack('<d', packed) or 0)
         else
           judged[i] = { fit, remaining, retry_after, reset_after, changed, debt, full }
         end
@@ -194,9 +189,9 @@ local function call(verb, terms, specs, first, at, count)
       end
       local _
       if units > 0 then
-        before_charge(kind, key, packed, now)
+        if aware then before_charge(kind, key, packed, now) end
         _, remaining, retry_after, reset_after, _, _, debt = twin(key, packed, now, 'check')
-        keep(kind, key, packed, now, debt)
+        if aware then keep(kind, key, packed, now, debt) end
         if reserves then
           charged[i] = units
           local id, ttl = struct.unpack('<c16d', terms, 4)
@@ -205,19 +200,19 @@ local function call(verb, terms, specs, first, at, count)
         fits = true
       elseif takes and not fit and drains == DRAINS and remaining > 0 then
         units = remaining
-        before_charge(kind, key, packed, now)
+        if aware then before_charge(kind, key, packed, now) end
         twin(key, pack('<d', units) .. sub(packed, 9), now, 'check')
         _, remaining, retry_after, reset_after, _, _, debt = twin(key, packed, now, 'peek')
-        keep(kind, key, packed, now, debt)
+        if aware then keep(kind, key, packed, now, debt) end
         fits = true
       elseif charges and changed then
         _, remaining, retry_after, reset_after, _, _, debt = twin(key, packed, now, 'adopt')
-        keep(kind, key, packed, now, debt)
+        if aware then keep(kind, key, packed, now, debt) end
         fits = true
       end
       -- A debt that was paid meanwhile may leave a state that has to be adopted.
       if aware and fits then fits = look(kind, key, packed, now) end
-      answers[i] = answer(i, fit and 1 or full and 3 or 0, remaining, retry_after, reset_after, units, debt, fits)
+      answers[i] = answer(key, packed, fit and 1 or full and 3 or 0, remaining, retry_after, reset_after, units, debt, fits)
     end
   end
   if reserves and all then record(terms, specs, first, at, count, charged) end

@@ -31,6 +31,7 @@ if value then
 end
 if aligned == 1 then start = start - start % window end
 
+--[[converted]]
 if verb == 'refund' then
   if charged_at >= start then given = used end
   if given > cost then given = cost end

@@ -52,10 +52,6 @@ local function look(kind, key, packed, at)
   return not changed, remaining, debt, reset_after
 end
 
-local function write_later(...)
-  later[#later + 1] = { ... }
-end
-
 -- The head of a state is written at the end of the script, and with it the state.
 local function touch(kind, key, packed, now)
   if ttls[key] then return end
@@ -190,24 +186,33 @@ local function owed(key, debt)
   return 0
 end
 
--- Writes the packed states that calls have changed, the heads of all, and then the open holds.
-local function save_all()
-  for key, ttl in pairs(ttls) do
-    local head, value = heads[key], states[key]
-    local marks = head and (head.count > 0 or head.debt > 0)
-    if marks and head.count > 0 then ttl = math.max(ttl, math.ceil((head.last - now) / 1000) + SLACK) end
-    ttl = string.format('%.0f', ttl)
-    if value then
-      if marks then value = '\2' .. sub(value, 2) .. pack('<ddddd', head.held, head.count, head.due, head.last, head.debt) end
-      redis.call('SET', key, value, 'PX', ttl)
-    elseif head then
-      local member = marks and pack('<dddddB', head.held, head.count, head.due, head.last, head.debt, 2)
-      if marks then
-        redis.call('ZADD', key, '+inf', member)
-        redis.call('PEXPIRE', key, ttl)
-      end
-      if head.member and head.member ~= member then redis.call('ZREM', key, head.member) end
+-- Writes a state that has a head, or had one.
+save_head = function(key, ttl)
+  local head, value = heads[key], states[key]
+  local marks = head.count > 0 or head.debt > 0
+  if head.count > 0 then ttl = math.max(ttl, math.ceil((head.last - now) / 1000) + SLACK) end
+  ttl = string.format('%.0f', ttl)
+  if value then
+    if marks then value = '\2' .. sub(value, 2) .. pack('<ddddd', head.held, head.count, head.due, head.last, head.debt) end
+    redis.call('SET', key, value, 'PX', ttl)
+  else
+    local member = marks and pack('<dddddB', head.held, head.count, head.due, head.last, head.debt, 2)
+    if marks then
+      redis.call('ZADD', key, '+inf', member)
+      redis.call('PEXPIRE', key, ttl)
     end
+    if head.member and head.member ~= member then redis.call('ZREM', key, head.member) end
   end
-  for i = 1, #later do redis.call(unpack(later[i])) end
+end
+
+-- The record of a hold: see resolve.lua.
+local function record(terms, specs, first, at, count, charged)
+  local ttl = struct.unpack('<d', terms, 20)
+  local parts = { pack('<Bc1ddddB', 1, 'o', now, now + ttl, now + ttl + RETENTION, 0, count) }
+  for i = 1, count do
+    local key, numbers, grants = KEYS[first + i - 1], sub(ARGV[at + i], 9), 10 + 18 * i
+    parts[i + 1] = sub(specs, 13 * i - 12, 13 * i - 11) .. sub(terms, grants, grants + 1)
+      .. pack('<dddddBI2', charged[i], charged[i], 0, 0, 0, #numbers, #key) .. numbers .. key
+  end
+  write_later('SET', KEYS[first + 2 * count], table.concat(parts), 'PX', string.format('%.0f', math.ceil((ttl + RETENTION) / 1000) + SLACK))
 end

@@ -2,11 +2,8 @@
 -- "Calls with an id" in docs/algorithms.md.
 -- value  1; until when it counts (a double, microseconds); the fingerprint of the call (16 bytes); h or - as in call.lua; the id of its
 --        hold (16 bytes, zeros if it has none); for each check the capacity of its limit (a double); the reply
-local remembered = {}
-
--- The request of a call (its fingerprint, and for how long its answer is remembered), and the other terms.
+-- The request of a call that has an id (its fingerprint, and for how long its answer is remembered), and the other terms.
 local function take_request(terms)
-  if sub(terms, 1, 1) ~= 'i' then return nil, terms end
   return sub(terms, -24), '0' .. sub(terms, 2, -25)
 end
 

@@ -11,6 +11,7 @@
 --           doubles: capacity, units reserved, left, settled, refunded, unpaid; remaining, reset_after, held and debt of its state
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
+--[[common]]
 local twins = {}
 local states, ttls = {}, {}
 local heads, later, looked, aware = {}, {}, {}, true
@@ -24,6 +25,8 @@ local function try(twin, ...)
   if find(fit, 'READONLY') then error(fit, 0) end
   return '?' .. fit
 end
+
+--[[writes]]
 
 --[[holds]]
 

@@ -41,6 +41,7 @@ if value then
   end
 end
 
+--[[converted]]
 if verb == 'refund' then
   if charged_at >= start then
     given = current

@@ -44,6 +44,7 @@ if value then
   end
 end
 
+--[[converted]]
 if verb == 'refund' then
   local own = held - (charged_at - charged_at % slot) / slot
   if own <= slots then

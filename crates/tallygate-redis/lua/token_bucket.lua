@@ -39,6 +39,7 @@ if value then
   end
 end
 
+--[[converted]]
 if verb == 'refund' then
   -- Units regained since the charge are not given back a second time.
   local regained, since = 0, at - (charged_at - charged_at % tick)

@@ -192,8 +192,8 @@ impl Engine {
         let first = &ending.states[0].0;
         let keys: Vec<String> = states().chain(opens).chain([record(first, ending.id)]).collect();
         let args = self.with_time(ending.args());
-        let reply =
-            self.client.run_of(Calls::one(Effect::GivesBack), &self.scripts.resolve, &keys, &args, deadline).await;
+        let script = self.scripts.resolve(ending.states.iter().map(|(_, kind)| *kind));
+        let reply = self.client.run_of(Calls::one(Effect::GivesBack), script, &keys, &args, deadline).await;
         let read = reply.and_then(|reply| read_ending(&reply, &ending.states));
         read.map_err(|error| match error.kind() {
             StoreErrorKind::Corrupt => naming(error, &keys[..ending.states.len()]),

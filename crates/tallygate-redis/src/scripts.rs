@@ -4,9 +4,12 @@
 mod mutant;
 
 use std::borrow::Cow;
+use std::sync::OnceLock;
 
 use redis::Cmd;
 use tallygate::Algorithm;
+
+use crate::coalesce::Questions;
 
 macro_rules! lua {
     ($name:ident) => {
@@ -42,21 +45,78 @@ const OUTPUTS: &str = "allowed, remaining, retry_after, reset_after, changed, gi
 /// Microseconds for which it is remembered what became of a hold.
 const RETENTION: u128 = tallygate::hold::RETENTION.as_micros();
 
+/// The most kinds of states for which a script has its own selection of twins. Any other has all of them.
+const MOST_SELECTED: u32 = 2;
+
+/// What the calls of a run need of the shell. A server creates every function of a script on every run, so each set of needs has a
+/// script of its own, which has nothing else. It is composed when it is needed first.
+///
+/// To add a part: give it a file in `lua/` and a placeholder in the shell, a field here, and one in `of` that says which calls need it. Code of
+/// the shell that calls a function of the part stands behind a condition that holds only for those calls.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Needs {
+    /// The twins, one bit for each.
+    kinds: usize,
+    holds: bool,
+    requests: bool,
+}
+
+impl Needs {
+    /// Of calls that are decided in one run.
+    pub(crate) fn of(calls: &[&Questions]) -> Self {
+        calls.iter().fold(Self::default(), |needs, call| Self {
+            kinds: needs.kinds | kinds(call.asked.iter().map(|asked| asked.kind)),
+            holds: needs.holds || call.looks_at_holds(),
+            requests: needs.requests || call.request().is_some(),
+        })
+    }
+
+    fn place(self) -> usize {
+        self.kinds << 2 | usize::from(self.holds) << 1 | usize::from(self.requests)
+    }
+
+    #[cfg(test)]
+    fn all() -> impl Iterator<Item = Self> {
+        let sets = (1..1 << TWINS.len()).map(selected).collect::<std::collections::BTreeSet<usize>>();
+        sets.into_iter().flat_map(|kinds| {
+            [(false, false), (false, true), (true, false), (true, true)].map(|(holds, requests)| Self {
+                kinds,
+                holds,
+                requests,
+            })
+        })
+    }
+}
+
+/// The twins of kinds of states.
+fn kinds(kinds: impl Iterator<Item = &'static str>) -> usize {
+    selected(
+        kinds.filter_map(|kind| TWINS.iter().position(|(of, _)| *of == kind)).fold(0, |set, place| set | 1 << place),
+    )
+}
+
+fn selected(kinds: usize) -> usize {
+    if kinds.count_ones() > MOST_SELECTED { (1 << TWINS.len()) - 1 } else { kinds }
+}
+
 /// All scripts of a store.
 #[derive(Debug)]
 pub(crate) struct Scripts {
     /// In the order of the twins.
     checks: Vec<Script>,
-    pub(crate) call: Script,
-    pub(crate) resolve: Script,
+    /// Those of `call.lua` and of `resolve.lua`, by what they need.
+    calls: Box<[OnceLock<Script>]>,
+    resolves: Box<[OnceLock<Script>]>,
     pub(crate) counter: Script,
     pub(crate) check_permissions: Script,
+    slack: u32,
+    finish: fn(String) -> String,
 }
 
 impl Scripts {
     /// The scripts as shipped, on the server's clock.
     pub(crate) fn new() -> Self {
-        Self::with(SLACK, str::to_owned)
+        Self::with(SLACK, std::convert::identity)
     }
 
     /// The last two arguments are the seconds and microseconds of the manual clock. Keys still expire by the server's
@@ -66,25 +126,24 @@ impl Scripts {
         Self::with(3_600_000, |text| text.replace(CLOCK, "{ ARGV[#ARGV - 1], ARGV[#ARGV] }"))
     }
 
-    fn with(slack: u32, finish: impl Fn(&str) -> String) -> Self {
-        let script = |text: &str| Script::new(finish(&format!("local SLACK = {slack}\n{text}")));
-        let checks = TWINS
-            .iter()
-            .map(|(_, twin)| script(&source(lua!(check)).replace("--[[twin]]", &whole(twin, lua!(load), lua!(save)))));
-        let functions: String = TWINS.iter().map(|(kind, twin)| function(kind, twin)).collect();
-        let holds = source(lua!(holds));
-        let shell = |text: &str| {
-            let text = text.replace("--[[twins]]", &functions).replace("--[[holds]]", holds);
-            let text = text.replace("--[[requests]]", source(lua!(requests)));
-            script(&format!("local RETENTION = {RETENTION}\n{text}"))
-        };
-        Self {
-            checks: checks.collect(),
-            call: shell(source(lua!(call))),
-            resolve: shell(source(lua!(resolve))),
+    fn with(slack: u32, finish: fn(String) -> String) -> Self {
+        let places = 1 << TWINS.len();
+        let mut scripts = Self {
+            checks: Vec::new(),
+            calls: (0..places << 2).map(|_| OnceLock::new()).collect(),
+            resolves: (0..places).map(|_| OnceLock::new()).collect(),
             counter: Script::new(source(lua!(counter))),
             check_permissions: Script::new(source(lua!(check_permissions))),
-        }
+            slack,
+            finish,
+        };
+        let check = |twin| source(lua!(check)).replace("--[[twin]]", &whole(twin, lua!(load), lua!(save), ""));
+        scripts.checks = TWINS.iter().map(|(_, twin)| scripts.script(&check(twin))).collect();
+        scripts
+    }
+
+    fn script(&self, text: &str) -> Script {
+        Script::new((self.finish)(format!("local SLACK = {}\n{text}", self.slack)))
     }
 
     /// The script that charges one check.
@@ -92,11 +151,51 @@ impl Scripts {
         let place = TWINS.iter().position(|(kind, _)| *kind == algorithm.kind());
         &self.checks[place.expect("every algorithm has a twin: both are generated from one list")]
     }
+
+    /// The script that decides calls with these needs.
+    pub(crate) fn call(&self, needs: Needs) -> &Script {
+        self.calls[needs.place()].get_or_init(|| {
+            let common = if needs.holds { common(source(lua!(reserve)), needs.kinds) } else { String::new() };
+            let part = |needed, part| if needed { source(part) } else { "" };
+            let text = source(lua!(call))
+                .replace("--[[holds]]", part(needs.holds, lua!(holds)))
+                .replace("--[[requests]]", part(needs.requests, lua!(requests)));
+            self.script(&shell(&text, &common, needs.kinds))
+        })
+    }
+
+    /// The script that ends a hold of states of these kinds.
+    pub(crate) fn resolve(&self, of: impl Iterator<Item = &'static str>) -> &Script {
+        let kinds = kinds(of);
+        self.resolves[kinds].get_or_init(|| {
+            let text = source(lua!(resolve)).replace("--[[holds]]", source(lua!(holds)));
+            self.script(&shell(&text, &common(source(lua!(settle)), kinds), kinds))
+        })
+    }
 }
 
-/// A twin with what loads and saves its state, if the state is packed.
-fn whole(twin: &'static str, load: &'static str, save: &'static str) -> String {
-    source(twin).replace("--[[load]]\n", source(load)).replace("--[[save]]\n", source(save))
+/// A shell with the twins of these kinds, and before them what is common.
+fn shell(text: &str, common: &str, kinds: usize) -> String {
+    let twins = TWINS.iter().enumerate().filter(|(place, _)| kinds >> place & 1 == 1);
+    let functions: String = twins.map(|(_, (kind, twin))| function(kind, twin)).collect();
+    let text = text.replace("--[[twins]]", &functions).replace("--[[writes]]", source(lua!(writes)));
+    format!("local RETENTION = {RETENTION}\n{}", text.replace("--[[common]]\n", common))
+}
+
+/// What is common, for the one kind of states that it decides: not for a log, which cannot be decided before it is written.
+fn common(text: &str, kinds: usize) -> String {
+    let mut packed =
+        TWINS.iter().enumerate().filter(|(place, (_, twin))| kinds == 1 << place && twin.contains("--[[load]]"));
+    let twin = |twin| whole(twin, lua!(load_local), lua!(save_local), "converted = changed\n");
+    packed.next().map_or_else(String::new, |(_, (kind, of))| {
+        format!("local KIND = '{kind}'\n{}", text.replace("--[[twin]]\n", &twin(of)))
+    })
+}
+
+/// A twin with what loads and saves its state, if the state is packed, and with what is told whether it was converted.
+fn whole(twin: &'static str, load: &'static str, save: &'static str, converted: &'static str) -> String {
+    let twin = source(twin).replace("--[[load]]\n", source(load)).replace("--[[save]]\n", source(save));
+    twin.replace("--[[converted]]\n", converted)
 }
 
 /// A twin as a function, by the kind of its state.
@@ -107,7 +206,7 @@ fn function(kind: &str, twin: &'static str) -> String {
          local head = heads[key]\n\
          if head and not aware then return '!\\2' end\n\
          if verb ~= 'peek' then looked[key] = nil end\n{}return {OUTPUTS}\nend\n",
-        whole(twin, lua!(load_once), lua!(save_later))
+        whole(twin, lua!(load_once), lua!(save_later), "")
     )
 }
 
@@ -173,7 +272,10 @@ mod tests {
     #[test]
     fn the_shipped_scripts_decide_by_one_reading_of_the_servers_clock() {
         let scripts = Scripts::new();
-        for script in scripts.checks.iter().chain([&scripts.call, &scripts.resolve]) {
+        let calls = Needs::all().map(|needs| scripts.call(needs));
+        let kinds = TWINS.iter().map(|(kind, _)| *kind);
+        let resolves = (0..TWINS.len()).map(|most| scripts.resolve(kinds.clone().take(most + 1)));
+        for script in scripts.checks.iter().chain(calls).chain(resolves) {
             assert_eq!(script.text.matches(CLOCK).count(), 1);
             assert!(!script.text.contains("ARGV[#ARGV"));
             assert!(!script.text.contains("--[["), "a placeholder is left");

@@ -18,7 +18,7 @@ use crate::builder::{ConnectError, RedisStoreBuilder};
 use crate::coalesce::{Lanes, Questions, Turn};
 use crate::connection::{Calls, Client, Deadline, Request};
 use crate::holds;
-use crate::scripts::Scripts;
+use crate::scripts::{Needs, Scripts};
 use crate::server_time::ServerTime;
 use crate::split::Split;
 use crate::wire::{self, Asked, corrupt};
@@ -203,6 +203,8 @@ impl Engine {
         match self.run_script(calls, deadline).await {
             Ok(reply) if calls.len() == 1 => vec![Ok(reply)],
             Ok(Value::Array(replies)) if replies.len() == calls.len() => replies.into_iter().map(Ok).collect(),
+            // A state that cannot be read, said of all.
+            Ok(Value::BulkString(text)) => vec![Ok(Value::BulkString(text)); calls.len()],
             Ok(other) => vec![Err(corrupt(&format!("it answered {other:?} to {} calls", calls.len()))); calls.len()],
             Err(error) => vec![Err(error); calls.len()],
         }
@@ -216,7 +218,7 @@ impl Engine {
         let effect = if gives_back { Effect::GivesBack } else { Effect::Charges };
         let repeatable = calls.iter().all(|call| call.is_repeatable());
         let of = Calls { count: calls.len(), effect, repeatable };
-        self.client.run_of(of, &self.scripts.call, &keys, &args, deadline).await
+        self.client.run_of(of, self.scripts.call(Needs::of(calls)), &keys, &args, deadline).await
     }
 
     fn arguments(&self, calls: &[&Questions]) -> Vec<Vec<u8>> {

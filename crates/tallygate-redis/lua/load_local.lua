@@ -1,0 +1,2 @@
+-- Takes a packed state from the script around it.
+local value = state

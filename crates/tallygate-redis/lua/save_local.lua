@@ -1,0 +1,2 @@
+-- Leaves a packed state to the script around it.
+if changed and verb ~= 'peek' then state = changed end

@@ -9,6 +9,7 @@ use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use crate::check::{Check, Cost, CostError};
+use crate::clock::Timestamp;
 use crate::decision::Decision;
 use crate::hold::{Hold, HoldTerms, Reservation};
 use crate::key::KeyError;
@@ -293,6 +294,15 @@ impl<'c> Call<'c> {
     #[must_use]
     pub fn by(self, deadline: Option<Instant>) -> Self {
         Self { deadline, ..self }
+    }
+
+    /// The same call, under the limits that are in force at this instant of the store's clock.
+    pub fn at(&self, now: Timestamp) -> Cow<'_, Self> {
+        if self.checks.iter().all(|check| check.changes().is_none()) {
+            return Cow::Borrowed(self);
+        }
+        let checks: Vec<Check<'c>> = self.checks.iter().map(|check| check.at(now, self.verb)).collect();
+        Cow::Owned(Self { checks: checks.into(), ..self.clone() })
     }
 
     /// What the call does.

@@ -5,10 +5,11 @@ use std::num::NonZeroU64;
 use std::str::FromStr;
 use std::time::Duration;
 
+use crate::call::Verb;
 use crate::clock::Timestamp;
 use crate::hold::HoldTerms;
 use crate::key::Key;
-use crate::limit::Limit;
+use crate::limit::{Changes, Limit};
 use crate::policy::{Excess, Mode};
 
 /// Asks whether `key` may have `cost` more units under `limit`.
@@ -23,6 +24,7 @@ pub struct Check<'a> {
     /// When the units of a refund were charged.
     charged_at: Option<Timestamp>,
     holds: Option<&'a HoldTerms>,
+    changes: Option<&'a Changes>,
     mode: Mode,
     fails_closed: bool,
     allotment: bool,
@@ -38,6 +40,8 @@ const DRAINS: u8 = 1;
 const HOPELESS: u8 = 2;
 /// Its limit grants holds.
 const HELD: u8 = 4;
+/// Its limit is about to change, or has just changed.
+const CHANGES: u8 = 8;
 const AS_THE_CACHE_SAYS: u32 = u32::MAX;
 
 impl<'a> Check<'a> {
@@ -46,13 +50,14 @@ impl<'a> Check<'a> {
     pub fn new(key: Key<'a>, limit: &'a Limit) -> Self {
         let (charged_at, mode) = (None, Mode::Enforce);
         let cache_denials = AS_THE_CACHE_SAYS;
-        let (holds, fails_closed, allotment) = (None, false, false);
+        let (holds, changes, fails_closed, allotment) = (None, None, false, false);
         Self {
             key,
             limit,
             cost: Cost::ONE,
             charged_at,
             holds,
+            changes,
             mode,
             fails_closed,
             allotment,
@@ -151,6 +156,33 @@ impl<'a> Check<'a> {
         self.allotment
     }
 
+    /// Lets the store pick the limit, by its clock: `changes` replace the limit. No cache and no allotment answers such a check.
+    #[inline]
+    #[must_use]
+    pub fn with_changes(self, changes: Option<&'a Changes>) -> Self {
+        let Some(known) = changes else { return self };
+        let (limit, unusual) = (known.first(), self.unusual | CHANGES);
+        Self { limit, changes, unusual, ..self }.with_allotment(false).with_cache_denials(Some(Duration::ZERO))
+    }
+
+    /// The limits that the store picks from by its clock, if there are several.
+    #[inline]
+    pub fn changes(&self) -> Option<&'a Changes> {
+        self.changes
+    }
+
+    /// The same check under the limit that is in force at this instant of the store's clock.
+    pub(crate) fn at(self, now: Timestamp, verb: Verb) -> Self {
+        let Some(changes) = self.changes else { return self };
+        let (limit, unusual) = (changes.limit_at(now), self.unusual & !CHANGES);
+        let check = Self { limit, changes: None, unusual, ..self };
+        match verb {
+            Verb::Reserve => check.within_holds(),
+            verb if verb.decides() => check.within_capacity(),
+            _ => check,
+        }
+    }
+
     /// The same question under another limit.
     pub(crate) fn under<'b>(self, limit: &'b Limit) -> Check<'b>
     where
@@ -164,7 +196,8 @@ impl<'a> Check<'a> {
     #[inline]
     #[must_use]
     pub fn within_capacity(self) -> Self {
-        if self.is_within_capacity() {
+        // Which limit applies is known to the store only.
+        if self.is_within_capacity() || self.changes.is_some() {
             return self;
         }
         match Cost::new(self.limit.capacity()) {
@@ -177,6 +210,7 @@ impl<'a> Check<'a> {
     pub(crate) fn within_holds(self) -> Self {
         let most = self.holds.unwrap_or(&HoldTerms::DEFAULT).most_units(self.limit.capacity());
         match Cost::new(most) {
+            _ if self.changes.is_some() => self,
             Ok(most) if self.cost > most => Self { cost: most, unusual: self.unusual | HOPELESS, ..self },
             _ => self.within_capacity(),
         }
@@ -200,7 +234,7 @@ impl<'a> Check<'a> {
         self.unusual & HOPELESS != 0
     }
 
-    /// Whether no flag is set: it neither drains, nor is hopeless, nor is its limit known to grant holds.
+    /// Whether no flag is set: it neither drains, nor is hopeless, nor is its limit known to grant holds or to change.
     #[inline]
     pub fn is_plain(&self) -> bool {
         self.unusual == 0

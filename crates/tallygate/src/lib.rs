@@ -33,6 +33,7 @@
 //! | [`hold`] | units reserved now and settled later |
 //! | [`request`] | ids of calls, so that they can be repeated |
 //! | [`counter`] | atomic counters |
+//! | [`live`] | overrides that are kept in the store, and obeyed by every instance |
 //! | [`policy`] | named rules that match requests, as the server and the middleware use them |
 //! | [`store`], [`call`], [`algorithm`] | writing a store, or a wrapper around one |
 //! | [`clock`], [`history`] | tests: a manual clock, and proofs over recorded decisions |
@@ -53,6 +54,7 @@ pub mod call;
 pub mod store;
 mod sync;
 
+pub mod live;
 pub mod policy;
 
 pub mod words;

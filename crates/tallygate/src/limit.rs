@@ -1,6 +1,7 @@
 //! The limit: an amount, a window and an algorithm. All a store needs to decide.
 
 mod calendar;
+mod changes;
 mod into;
 mod numbers;
 mod text;
@@ -14,6 +15,7 @@ use parking_lot::RwLock;
 
 use crate::algorithm::Algorithm;
 pub use calendar::{Boundaries, Calendar, CalendarError, Month, Period, Weekday};
+pub use changes::Changes;
 pub use into::IntoLimit;
 pub use numbers::Numbers;
 

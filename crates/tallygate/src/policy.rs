@@ -220,10 +220,11 @@ impl Policy {
     }
 
     /// The limit that applies to a caller: its override if there is one, or else the policy's.
-    fn limit_of<'l>(&'l self, caller: &'l CallerLimit) -> Option<&'l Limit> {
+    pub(crate) fn limit_of<'l>(&'l self, caller: &'l CallerLimit) -> Option<&'l Limit> {
         match caller {
             CallerLimit::OfPolicy => self.limit.as_ref(),
             CallerLimit::Override(limit) => Some(limit),
+            CallerLimit::Changing(limit, _) => Some(limit),
             CallerLimit::Unlimited => None,
         }
     }

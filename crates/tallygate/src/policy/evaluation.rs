@@ -412,6 +412,7 @@ impl Verdict {
             let same = |other: &&mut Ruling| other.action.verb == step.verb && other.is_same_state(&known);
             for other in self.rulings.iter_mut().filter(same) {
                 (other.status, other.source, other.decided_at) = (known.status, known.source, known.decided_at);
+                other.settle_limit();
                 if known.source == Source::OnErrorLocal {
                     other.limit.clone_from(&known.limit);
                 }
@@ -428,11 +429,20 @@ impl Ruling {
         Self { policy, descriptor, subject, limit, action, status, source, decided_at: None }
     }
 
+    /// Of a limit that changes, keeps what was in force when the store decided.
+    #[inline]
+    fn settle_limit(&mut self) {
+        if let (CallerLimit::Changing(_, changes), Some(decided_at)) = (&self.limit, self.decided_at) {
+            self.limit = CallerLimit::Override(changes.limit_at(decided_at).clone());
+        }
+    }
+
     /// Records the answer of a store or of `on_error`. A cost above the capacity and a limit of zero are denied in
     /// either case.
     #[inline]
     pub(super) fn answered(&mut self, status: Status, source: Source, decided_at: Option<Timestamp>, cost: Cost) {
         (self.status, self.source, self.decided_at) = (status, source, decided_at);
+        self.settle_limit();
         let Some((amount, capacity)) = self.limit().map(|limit| (limit.amount(), limit.capacity())) else { return };
         if cost.get() > capacity && self.action.verb.decides() {
             self.source = match (amount, self.policy.excess()) {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::rules::Rules;
 use super::{Descriptor, Excess, Policy, PolicyError, Rule, Subject};
-use crate::limit::Limit;
+use crate::limit::{Changes, Limit};
 
 /// Finds the policies of a domain that apply to a call.
 pub trait Matcher: Send + Sync + Debug {
@@ -42,6 +42,9 @@ pub enum CallerLimit {
     OfPolicy,
     /// A limit of its own.
     Override(Limit),
+    /// A limit of its own, which is about to change, or has just changed: what is in force as far as this process knows, and what the
+    /// store picks from.
+    Changing(Limit, Changes),
     /// None: it is never refused.
     Unlimited,
 }
@@ -101,12 +104,12 @@ impl Description {
     }
 }
 
-/// A namespace of policies.
-#[derive(Debug)]
+/// A namespace of policies. Cheap to clone.
+#[derive(Debug, Clone)]
 pub struct Domain {
     name: String,
     policies: Vec<Arc<Policy>>,
-    matcher: Box<dyn Matcher>,
+    matcher: Arc<dyn Matcher>,
     requested: Arc<Policy>,
 }
 
@@ -150,7 +153,7 @@ impl Domain {
             let (policy, domain) = (other.name().to_owned(), other.domain().to_owned());
             return Err(PolicyError::OtherDomain { policy, domain, expected: name });
         }
-        Ok(Self { name, policies, matcher, requested })
+        Ok(Self { name, policies, matcher: matcher.into(), requested })
     }
 
     /// The name.
@@ -166,6 +169,15 @@ impl Domain {
     /// The policy for limits supplied by a request: see [`Ask::with_limit`](super::Ask::with_limit).
     pub fn requested(&self) -> &Arc<Policy> {
         &self.requested
+    }
+
+    pub(crate) fn shared_matcher(&self) -> Arc<dyn Matcher> {
+        Arc::clone(&self.matcher)
+    }
+
+    /// The same policies, found by another matcher.
+    pub(crate) fn under(&self, matcher: Arc<dyn Matcher>) -> Self {
+        Self { matcher, ..self.clone() }
     }
 
     /// The matcher.

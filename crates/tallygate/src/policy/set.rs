@@ -47,6 +47,11 @@ impl PolicySet {
         Ok(Self { domains, places })
     }
 
+    /// The same set with other domains of the same names.
+    pub(crate) fn with_domains(&self, other: impl FnMut(&Domain) -> Domain) -> Self {
+        Self { domains: self.domains.iter().map(other).collect(), places: self.places.clone() }
+    }
+
     /// The domain with this name.
     pub fn domain(&self, name: &str) -> Option<&Domain> {
         self.places.get(name).map(|at| &self.domains[*at])

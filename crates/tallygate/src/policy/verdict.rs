@@ -317,7 +317,11 @@ impl Ruling {
         let check = Check::new(key, self.limit()?);
         let check = check.cost(self.action.cost).with_charged_at(self.action.charged_at);
         let check = check.with_cache_denials(self.policy.cache_denials()).with_holds(self.policy.holds());
-        Some(check.with_allotment(self.policy.allotment()))
+        let check = check.with_allotment(self.policy.allotment());
+        Some(match &self.limit {
+            CallerLimit::Changing(_, changes) => check.with_changes(Some(changes)),
+            _ => check,
+        })
     }
 
     /// Whether both are about the same state.

@@ -164,8 +164,9 @@ impl<S> DenyCache<S> {
     fn applies(&self, call: &Call<'_>) -> bool {
         let decides = call.verb().effect() != Effect::GivesBack && !call.is_denied();
         let drains = || call.checks().iter().any(Check::drains);
-        // What is held may be given back at any time.
-        let held = call.verb() == Verb::Reserve || call.checks().iter().any(|check| check.holds().is_some());
+        // What is held may be given back at any time, and a limit that is about to change may be raised.
+        let held = call.verb() == Verb::Reserve
+            || call.checks().iter().any(|check| check.holds().is_some() || check.changes().is_some());
         // What is remembered under an id is an answer of the store.
         let decides = decides && !held && call.request().is_none();
         decides && call.checks().iter().any(|check| self.age(check) > 0) && !drains()

@@ -20,6 +20,7 @@ use crate::hold::{
     Hold, HoldState, HoldTerms, Holds, OpenHold, Refused, Reservation, Resolution, Resolve, Resolved, Work,
 };
 use crate::key::Key;
+use crate::live::{Overrides, Reading, Replaced, Replacement};
 use crate::request::Request;
 use crate::sync::{Mutex, MutexGuard};
 use print::{Factors, Print};
@@ -34,6 +35,14 @@ pub struct MemoryStore {
     shards: Box<[Padded]>,
     factors: Factors,
     clock: Clock,
+    overrides: Mutex<Kept>,
+}
+
+/// The overrides: their revision, and the set as a shared store would keep it.
+#[derive(Debug, Clone, Default)]
+struct Kept {
+    revision: u64,
+    record: Vec<u8>,
 }
 
 /// A shard on its own cache lines, to avoid false sharing.
@@ -195,6 +204,8 @@ impl MemoryStore {
         for shard in &mut guards {
             shard.decides_at(now);
         }
+        let call = &*call.at(now);
+        let checks = call.checks();
         let mut shards = Shards { order: &order, guards: &mut guards, count: self.shards.len(), looks: false };
         if let Some((print, _)) = request.filter(|_| call.verb().effect() != Effect::GivesBack)
             && let Some(answer) = shards.of(print).requests.recall(print, call, now)
@@ -353,7 +364,8 @@ impl MemoryStore {
     /// A copy with the same states, on the same clock.
     pub(crate) fn copy(&self) -> Self {
         let shards = self.shards.iter().map(|shard| Padded(Mutex::new(lock(shard).clone())));
-        Self { shards: shards.collect(), factors: self.factors.clone(), clock: self.clock.clone() }
+        let overrides = Mutex::new(self.overrides.lock().clone());
+        Self { shards: shards.collect(), factors: self.factors.clone(), clock: self.clock.clone(), overrides }
     }
 
     /// The clock is read before locking to keep the critical section short, so instants can arrive out of order. This
@@ -588,5 +600,25 @@ impl Counters for MemoryStore {
         let mut shard = lock(self.shard_of(print));
         let now = self.clock.now().as_micros();
         shard.count(print, op, now)
+    }
+}
+
+/// Twin: `tallygate-redis/lua/overrides.lua`.
+impl Overrides for MemoryStore {
+    async fn read_overrides(&self, known: Option<u64>) -> Result<Reading, StoreError> {
+        let kept = self.overrides.lock();
+        let record = (known != Some(kept.revision)).then(|| kept.record.clone());
+        Ok(Reading::new(self.clock.now(), kept.revision, record))
+    }
+
+    async fn replace_overrides(&self, replacement: Replacement) -> Result<Replaced, StoreError> {
+        let mut kept = self.overrides.lock();
+        let now = self.clock.now();
+        if kept.revision != replacement.of || now > replacement.not_after {
+            return Ok(Replaced::NotDone);
+        }
+        let revision = now.as_micros().max(kept.revision + 1);
+        *kept = Kept { revision, record: replacement.record };
+        Ok(Replaced::Done(revision))
     }
 }

@@ -2,7 +2,7 @@
 
 use super::print::Factors;
 use super::shard::Shard;
-use super::{MemoryStore, MemoryStoreBuilder, Overflow, Padded};
+use super::{Kept, MemoryStore, MemoryStoreBuilder, Overflow, Padded};
 use crate::clock::Clock;
 use crate::sync::Mutex;
 
@@ -51,6 +51,7 @@ impl MemoryStoreBuilder {
             shards: (0..count).map(shard).collect(),
             factors: Factors::random(),
             clock: self.clock.unwrap_or_default(),
+            overrides: Mutex::new(Kept::default()),
         }
     }
 }

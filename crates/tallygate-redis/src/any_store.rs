@@ -3,6 +3,7 @@
 use tallygate::call::Call;
 use tallygate::counter::{CounterError, CounterName, CounterOp, CounterValue, Counters};
 use tallygate::hold::{Hold, Holds, Resolution, Resolved, Work};
+use tallygate::live::{Overrides, Reading, Replaced, Replacement};
 use tallygate::{Decision, MemoryStore, Store, StoreError};
 
 use crate::builder::{ConnectError, RedisStoreBuilder};
@@ -103,6 +104,22 @@ impl Counters for AnyStore {
         match self {
             Self::Memory(store) => store.count(name, op).await,
             Self::Redis(store) => store.count(name, op).await,
+        }
+    }
+}
+
+impl Overrides for AnyStore {
+    async fn read_overrides(&self, known: Option<u64>) -> Result<Reading, StoreError> {
+        match self {
+            Self::Memory(store) => store.read_overrides(known).await,
+            Self::Redis(store) => store.read_overrides(known).await,
+        }
+    }
+
+    async fn replace_overrides(&self, replacement: Replacement) -> Result<Replaced, StoreError> {
+        match self {
+            Self::Memory(store) => store.replace_overrides(replacement).await,
+            Self::Redis(store) => store.replace_overrides(replacement).await,
         }
     }
 }

@@ -43,6 +43,7 @@ mod counters;
 mod health;
 mod holds;
 mod instances;
+mod overrides;
 mod server_time;
 mod split;
 

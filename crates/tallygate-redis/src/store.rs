@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use redis::Value;
 use tallygate::call::{Call, Effect, Verb};
+use tallygate::clock::Timestamp;
 use tallygate::hold::Reservation;
 use tallygate::key::of_request;
 use tallygate::policy::Mode;
@@ -188,8 +189,8 @@ impl Engine {
         decisions
     }
 
-    /// Whether a script was not sent the windows of the server's time. It has written nothing then, and is asked once more, with those
-    /// around that time.
+    /// Whether a script was not sent the numbers of the server's time: the windows of a calendar, or a limit that has changed. It has
+    /// written nothing then, and is asked once more, with those of that time.
     fn must_ask_again(&self, reply: &Result<Value, StoreError>) -> bool {
         let outside = reply.as_ref().ok().and_then(wire::outside);
         if let Some(now) = outside {
@@ -227,22 +228,26 @@ impl Engine {
         let about = || *about.get_or_init(|| self.server_time.about());
         let mut args = vec![calls.len().to_string().into_bytes()];
         for call in calls {
-            let mut heads = Vec::with_capacity(13 * call.asked.len());
-            call.asked.iter().for_each(|asked| asked.head(&mut heads));
+            let changes = call.asked.iter().any(|asked| asked.changes.is_some());
+            let now = if changes { about() } else { 0 };
+            let asked: Vec<_> =
+                call.asked.iter().map(|asked| asked.at(Timestamp::from_micros(now), call.verb)).collect();
+            let mut heads = Vec::with_capacity(13 * asked.len());
+            asked.iter().for_each(|asked| asked.head(&mut heads));
             let looks = if call.looks_at_holds() { b'h' } else { b'-' };
             let standing = match (call.denied, call.request()) {
                 (true, _) => b'1',
                 (false, Some(_)) => b'i',
                 (false, None) => b'0',
             };
-            let valid = wire::valid(&call.asked, about);
+            let valid = wire::valid(&asked, about);
             let calendars = if valid.is_some() { b'c' } else { b'-' };
             let mut terms = vec![standing, looks, calendars];
             terms.extend(call.at_most.iter().flat_map(|&most| wire::double(most)));
             if let Some(reservation) = &call.reservation {
                 terms.extend(reservation.id().as_bytes());
                 terms.extend(wire::double(reservation.ttl_micros()));
-                call.asked.iter().for_each(|asked| asked.grants(&mut terms));
+                asked.iter().for_each(|asked| asked.grants(&mut terms));
             }
             terms.extend(valid.into_iter().flatten().flat_map(wire::double));
             if let Some(request) = call.request() {
@@ -250,7 +255,7 @@ impl Engine {
                 terms.extend(wire::double(request.kept_micros()));
             }
             args.extend([call.verb.name().as_bytes().to_vec(), terms, heads]);
-            args.extend(call.asked.iter().map(|asked| wire::pack(asked.cost, &asked.limit, about)));
+            args.extend(asked.iter().map(|asked| wire::pack(asked.cost, &asked.limit, about)));
         }
         args
     }

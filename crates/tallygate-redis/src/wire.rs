@@ -1,10 +1,13 @@
 //! Encodes checks for the scripts, and decodes their replies.
 
+use std::borrow::Cow;
+
 use redis::Value;
-use tallygate::call::{Settlement, Verb};
+use tallygate::call::{Effect, Settlement, Verb};
 use tallygate::clock::Timestamp;
 use tallygate::decision::Source;
 use tallygate::hold::{HoldId, HoldTerms, OnAbandon};
+use tallygate::limit::Changes;
 use tallygate::policy::Mode;
 use tallygate::{Check, Decision, Limit, Status, StoreError};
 
@@ -32,6 +35,8 @@ pub(crate) struct Asked {
     pub(crate) terms: Option<HoldTerms>,
     /// Whether what it reserves is given back if it is abandoned before it is confirmed.
     pub(crate) unconfirmed: bool,
+    /// The limits that the server's time picks from, if there are several.
+    pub(crate) changes: Option<Changes>,
 }
 
 impl Asked {
@@ -53,7 +58,22 @@ impl Asked {
             charged_at: check.charged_at(),
             terms: check.holds().copied(),
             unconfirmed: false,
+            changes: check.changes().cloned(),
         }
+    }
+
+    /// The same question under the limit that is in force at this instant. What can never be allowed is known only then.
+    pub(crate) fn at(&self, now: Timestamp, verb: Verb) -> Cow<'_, Self> {
+        let Some(changes) = &self.changes else { return Cow::Borrowed(self) };
+        let limit = changes.limit_at(now).clone();
+        let most_held = || self.terms.unwrap_or(HoldTerms::DEFAULT).most_units(limit.capacity());
+        let most = match verb {
+            Verb::Reserve => Some(most_held()).filter(|&most| most > 0).unwrap_or(limit.capacity()),
+            verb if verb.effect() == Effect::GivesBack => u64::MAX,
+            _ => limit.capacity(),
+        };
+        let (cost, hopeless) = (self.cost.min(most), self.hopeless || self.cost > most);
+        Cow::Owned(Self { limit, cost, hopeless, ..self.clone() })
     }
 
     /// What `call.lua` needs to know in addition to the numbers.
@@ -101,17 +121,20 @@ pub(crate) fn pack(cost: u64, limit: &Limit, about: impl Fn() -> u64) -> Vec<u8>
     packed
 }
 
-/// From when until when the windows that are sent with these checks reach; `None` without a calendar.
-pub(crate) fn valid(asked: &[Asked], about: impl Fn() -> u64) -> Option<[u64; 2]> {
+/// From when until when what is sent with these checks holds: the windows of calendars, and the limits that change. `None` without
+/// either.
+pub(crate) fn valid(asked: &[Cow<'_, Asked>], about: impl Fn() -> u64) -> Option<[u64; 2]> {
     let calendars = asked.iter().filter_map(|asked| asked.limit.numbers().calendar.as_ref());
     let reach = calendars.map(|calendar| {
         let boundaries = calendar.boundaries(about());
         [boundaries[0], boundaries[boundaries.len() - 1]]
     });
+    let changes = asked.iter().filter_map(|asked| asked.changes.as_ref());
+    let reach = reach.chain(changes.map(|changes| changes.reach(Timestamp::from_micros(about()))));
     reach.reduce(|[from, until], other| [from.max(other[0]), until.min(other[1])])
 }
 
-/// The server's time, if a script has answered that it lies outside the windows that it was sent. It has written nothing then.
+/// The server's time, if a script has answered that it lies outside what it was sent the numbers for. It has written nothing then.
 pub(crate) fn outside(reply: &Value) -> Option<Timestamp> {
     let Value::BulkString(text) = reply else { return None };
     let mut reader = Reader { rest: text.strip_prefix(b"@")? };
@@ -151,6 +174,7 @@ pub(crate) fn read_call(reply: &Value, call: &Questions) -> Result<Decision, Sto
     let now = Timestamp::from_micros(reader.number()?);
     let (mut statuses, mut failures) = (Vec::with_capacity(asked.len()), Vec::new());
     for (place, asked) in asked.iter().enumerate() {
+        let asked = &*asked.at(now, *verb);
         statuses.push(match reader.byte()? {
             fits @ (0 | 1 | 3) => {
                 let status = reader.status(&asked.limit, fits == 1)?;
@@ -232,6 +256,11 @@ impl<'r> Reader<'r> {
             Value::BulkString(rest) => Ok(Self { rest }),
             other => Err(corrupt(&format!("it answered {other:?}"))),
         }
+    }
+
+    /// Of bytes that are no answer to a call.
+    pub(crate) fn bare(rest: &'r [u8]) -> Self {
+        Self { rest }
     }
 
     pub(crate) fn take(&mut self, bytes: usize) -> Result<&'r [u8], StoreError> {
@@ -321,7 +350,7 @@ mod tests {
                 );
             }
         }
-        // The second time that the server's clock lies outside the windows that it was sent.
+        // The second time that the server's clock lies outside what it was sent the numbers for.
         let outside = Value::BulkString([b"@".as_slice(), &7.0_f64.to_le_bytes()].concat());
         assert_eq!(super::outside(&outside), Some(Timestamp::from_micros(7)));
         for answer in read(&outside) {

@@ -13,6 +13,7 @@ mod expiry; // keys live as long as their state counts
 mod fuzz; // inputs that a fuzzer found, and states that were replaced
 mod holds; // units reserved now and settled later, by processes that die
 mod instances; // how many processes share a store
+mod live; // limits that change, and the overrides that change them
 mod logs; // what is special about a sliding log
 mod refusals; // errors with their remedy: permissions, addresses, foreign keys
 mod regressions; // bugs that were found

@@ -98,6 +98,12 @@ impl Override {
         Self { author: author.into(), ..self }
     }
 
+    /// Sets the limit; `None` is unlimited.
+    #[must_use]
+    pub fn with_limit(self, limit: Option<Limit>) -> Self {
+        Self { limit, ..self }
+    }
+
     /// Whether it is in force at this instant.
     pub fn is_in_force(&self, now: Timestamp) -> bool {
         self.begins_at <= now && self.expires_at.is_none_or(|end| now < end)

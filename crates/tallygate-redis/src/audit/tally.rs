@@ -5,6 +5,8 @@ use std::collections::HashMap;
 use tallygate::Algorithm;
 use tallygate::key::decode_policy;
 
+use crate::overrides::KIND;
+
 use super::report::{AuditReport, LargeKey, Usage};
 use super::sweep::Sweep;
 
@@ -72,6 +74,8 @@ impl<'a> Tally<'a> {
 }
 
 const COUNTER: &str = "counter";
+/// Live limits: their policy, and what they are called.
+const OVERRIDES: &str = "overrides";
 /// What is held of a state, and the records of holds.
 const HOLDS: &str = "holds";
 
@@ -79,6 +83,9 @@ const HOLDS: &str = "holds";
 fn kind_name(policy: &str, kind: &str) -> Option<&'static str> {
     if (policy, kind) == ("counter", "n") {
         return Some(COUNTER);
+    }
+    if policy == OVERRIDES && (kind == KIND || kind == "o-revision") {
+        return Some(OVERRIDES);
     }
     if let Some((state, rest)) = kind.split_once('-') {
         let record = rest.len() == 32 && rest.bytes().all(|digit| matches!(digit, b'0'..=b'9' | b'a'..=b'f'));

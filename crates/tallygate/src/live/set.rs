@@ -148,6 +148,15 @@ impl OverrideSet {
         listed
     }
 
+    /// The set with an override in force, instead of one with the same target if there is one: to see what it would do.
+    #[must_use]
+    pub fn with_preview(mut self, new: Override) -> Self {
+        let began = Timestamp::from_micros(0);
+        self.overrides.retain(|one| one.target != new.target);
+        self.overrides.push(Override { set_at: began, begins_at: began, expires_at: None, ..new });
+        self
+    }
+
     pub(super) fn latest_write(now: Timestamp) -> Timestamp {
         after(now, Self::WRITTEN_WITHIN)
     }

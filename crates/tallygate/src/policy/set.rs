@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::{Descriptor, Domain, Policy, Reason};
 
 /// All policies, by domain. Immutable: a reload creates a new set.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub struct PolicySet {
     domains: Vec<Domain>,
     /// The position of each domain.

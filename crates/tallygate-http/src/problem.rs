@@ -40,6 +40,10 @@ words! {
         OriginNotAllowed = "origin_not_allowed",
         /// 404: no policy file has this domain.
         UnknownDomain = "unknown_domain",
+        /// 404: the domain has no such policy.
+        UnknownPolicy = "unknown_policy",
+        /// 404: there is no such override.
+        UnknownOverride = "unknown_override",
         /// 404: nothing is served at this path.
         UnknownPath = "unknown_path",
         /// 405: the path does not take this method.
@@ -56,6 +60,10 @@ words! {
         OverrunRefused = "overrun_refused",
         /// 409: one number of units was given for a hold of different numbers.
         DifferentUnits = "different_units",
+        /// 409: the overrides were changed by somebody else meanwhile.
+        OverridesConflict = "overrides_conflict",
+        /// 409: there are as many overrides as a store keeps.
+        TooManyOverrides = "too_many_overrides",
         /// 409: the new policies or certificates are invalid; the old ones stay in force.
         ReloadRefused = "reload_refused",
         /// 413: the body is too large.
@@ -97,7 +105,9 @@ impl ProblemCode {
             | Self::InvalidTransferEncoding => StatusCode::BAD_REQUEST,
             Self::Unauthorized => StatusCode::UNAUTHORIZED,
             Self::Forbidden | Self::OriginNotAllowed => StatusCode::FORBIDDEN,
-            Self::UnknownDomain | Self::UnknownPath => StatusCode::NOT_FOUND,
+            Self::UnknownDomain | Self::UnknownPolicy | Self::UnknownOverride | Self::UnknownPath => {
+                StatusCode::NOT_FOUND
+            }
             Self::MethodNotAllowed => StatusCode::METHOD_NOT_ALLOWED,
             Self::BodyTimeout => StatusCode::REQUEST_TIMEOUT,
             Self::RequestIdConflict
@@ -105,6 +115,8 @@ impl ProblemCode {
             | Self::HoldEnded
             | Self::OverrunRefused
             | Self::DifferentUnits
+            | Self::OverridesConflict
+            | Self::TooManyOverrides
             | Self::ReloadRefused => StatusCode::CONFLICT,
             Self::BodyTooLarge => StatusCode::PAYLOAD_TOO_LARGE,
             Self::UnsupportedMediaType => StatusCode::UNSUPPORTED_MEDIA_TYPE,

@@ -17,8 +17,8 @@ use tallygate::policy::{Description, Policy};
 use tallygate_http::{Problem, ProblemCode, millis_up};
 
 use crate::app::App;
-use crate::edge::access::Credentials;
-use crate::edge::{Refused, admin_fallbacks, livez, ok, readyz};
+use crate::edge::access::{Credentials, Operator};
+use crate::edge::{Refused, admin_fallbacks, livez, ok, overrides, readyz};
 use crate::metrics::Sources;
 use crate::reload::Reloader;
 use crate::token::Scope;
@@ -34,11 +34,16 @@ pub(crate) struct Admin {
 /// everything but changes.
 pub(crate) fn router(admin: Admin) -> Router {
     let app = Arc::clone(&admin.sources.app);
+    let overrides = Router::new()
+        .route("/v1/overrides", get(overrides::list).put(overrides::set).delete(overrides::remove))
+        .route("/v1/overrides/preview", post(overrides::preview))
+        .with_state(Arc::clone(&app));
     let guarded = Router::new()
         .route("/metrics", get(metrics))
         .route("/v1/config", get(config))
         .route("/rlconfig", get(config))
         .route("/-/reload", post(reload))
+        .merge(overrides)
         .layer(middleware::from_fn_with_state(Arc::clone(&app), guard));
     let open = Router::new().route("/livez", get(livez)).route("/readyz", get(readyz)).with_state(app);
     admin_fallbacks(guarded.with_state(admin).merge(open))
@@ -47,13 +52,15 @@ pub(crate) fn router(admin: Admin) -> Router {
 async fn guard(
     State(app): State<Arc<App>>,
     from: Credentials,
-    request: Request,
+    mut request: Request,
     next: Next,
 ) -> Result<Response, Refused> {
     let reads = matches!(*request.method(), Method::GET | Method::HEAD);
     if !reads {
         let token = app.access.authorize(&from, Scope::Operate)?;
         tracing::info!(token, path = request.uri().path(), "admin request");
+        let operator = Operator(token.to_owned());
+        request.extensions_mut().insert(operator);
     } else if app.access.has_token() {
         app.access.authorize(&from, Scope::Read)?;
     }

@@ -20,6 +20,7 @@ use crate::decision_event::{Api, Asked, CallOutcome, DecisionEvent};
 use crate::edge::access::Access;
 use crate::edge::full::FullStore;
 use crate::edge::turns::Turns;
+use crate::live::LiveLimits;
 use crate::loaded::Loaded;
 use crate::metrics::{CallCounters, ReloadCounters};
 use crate::question::{About, Question};
@@ -68,6 +69,7 @@ pub(crate) struct App {
     pub(crate) access: Access,
     pub(crate) turns: Turns,
     pub(crate) full: FullStore,
+    pub(crate) live: LiveLimits,
     /// Whether the server is about to stop.
     pub(crate) draining: watch::Sender<bool>,
 }
@@ -86,6 +88,7 @@ impl App {
             access: Access::new(settings),
             turns: Turns::default(),
             full: FullStore::default(),
+            live: LiveLimits::new(&settings.store),
             draining: watch::Sender::new(false),
         })
     }

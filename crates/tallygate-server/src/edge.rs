@@ -10,6 +10,7 @@ mod health;
 mod holds;
 mod json;
 pub(crate) mod origin;
+pub(crate) mod overrides;
 pub(crate) mod rls;
 pub(crate) mod turns;
 mod v1;
@@ -54,9 +55,11 @@ const PATHS: [(&str, &str); 15] = [
 ];
 
 /// The same of the admin listener.
-const ADMIN_PATHS: [(&str, &str); 7] = [
+const ADMIN_PATHS: [(&str, &str); 9] = [
     ("/metrics", "GET"),
     ("/v1/config", "GET"),
+    ("/v1/overrides", "GET, PUT or DELETE"),
+    ("/v1/overrides/preview", "POST"),
     ("/rlconfig", "GET"),
     ("/-/reload", "POST"),
     ("/livez", "GET"),

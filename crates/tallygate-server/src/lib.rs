@@ -24,6 +24,7 @@ mod question;
 
 mod app;
 mod instances;
+mod live;
 mod loaded;
 
 mod answer;

@@ -5,8 +5,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use tallygate::call::{Effect, Verb};
+use tallygate::clock::Timestamp;
 use tallygate::decision::Source;
 use tallygate::hold::{Hold, Resolved};
+use tallygate::live::OverrideSet;
 use tallygate::policy::{Domain, Mode, OnError, Policy, PolicySet, Ruling};
 use tallygate::words::words;
 
@@ -16,11 +18,15 @@ use crate::hold_counters::HoldCounters;
 /// A policy set and its counters. The next set takes over the counters of policies with the same name.
 #[derive(Debug)]
 pub(crate) struct Loaded {
+    /// What decides: the policies of the files, under the overrides of the store.
     pub(crate) set: PolicySet,
+    pub(crate) files: Arc<PolicySet>,
     pub(crate) generation: u64,
     /// By [`Policy::key_name`].
-    counters: HashMap<String, (Arc<Policy>, Arc<PolicyCounters>)>,
+    counters: Arc<Counters>,
 }
+
+type Counters = HashMap<String, (Arc<Policy>, Arc<PolicyCounters>)>;
 
 words! {
     /// The outcome of a ruling.
@@ -71,8 +77,15 @@ impl Loaded {
             let known = known.map(|(_, counters)| Arc::clone(counters)).unwrap_or_default();
             (policy.key_name().to_owned(), (Arc::clone(policy), known))
         });
-        let counters = counters.collect();
-        Self { set, counters, generation: before.map_or(1, |before| before.generation + 1) }
+        let counters = Arc::new(counters.collect());
+        let files = Arc::new(set.clone());
+        Self { set, files, counters, generation: before.map_or(1, |before| before.generation + 1) }
+    }
+
+    /// The same policies under the overrides of the store.
+    pub(crate) fn under(&self, overrides: &OverrideSet, now: Timestamp) -> Self {
+        let (set, files) = (self.files.with_overrides(overrides, now), Arc::clone(&self.files));
+        Self { set, files, counters: Arc::clone(&self.counters), generation: self.generation }
     }
 
     pub(crate) fn observe(&self, event: &DecisionEvent<'_>) {
@@ -110,15 +123,15 @@ impl Loaded {
     pub(crate) fn changes_since(&self, before: &Self) -> Changes {
         let by_name = |set: &Self| -> BTreeMap<String, Arc<Policy>> {
             let named = |policy: &Arc<Policy>| (format!("{}/{}", policy.domain(), policy.name()), Arc::clone(policy));
-            set.set.policies().map(named).collect()
+            set.files.policies().map(named).collect()
         };
         let (old, new) = (by_name(before), by_name(self));
         let changed = |(name, policy): &(&String, &Arc<Policy>)| old.get(*name).is_some_and(|old| old != *policy);
         let changed: Vec<&String> = new.iter().filter(changed).map(|(name, _)| name).collect();
         // A matcher does not say what it does with a policy, so a domain is compared whole, if its policies are the same.
-        let rematched = self.set.domains().iter().filter(|domain| {
+        let rematched = self.files.domains().iter().filter(|domain| {
             let same = |other: &&Domain| other.policies() == domain.policies();
-            let old = before.set.domain(domain.name()).filter(same);
+            let old = before.files.domain(domain.name()).filter(same);
             old.is_some_and(|old| format!("{:?}", old.matcher()) != format!("{:?}", domain.matcher()))
         });
         Changes {

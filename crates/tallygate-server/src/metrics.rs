@@ -64,6 +64,7 @@ impl Sources {
         self.policies(&mut page);
         self.calls(&mut page);
         self.store(&mut page);
+        self.overrides(&mut page);
         self.config(&mut page);
         self.listeners(&mut page);
         process::render(&mut page);
@@ -263,6 +264,27 @@ impl Sources {
             "Memory that the fullest server of the store uses, as a share of its maxmemory; 0 if none has one.",
             watched.memory_used_ratio(),
         );
+    }
+
+    fn overrides(&self, page: &mut Exposition) {
+        let figures = self.app.live.figures();
+        page.number(
+            "tallygate_overrides",
+            "Overrides of live limits that are in force, as this instance knows them.",
+            u64::try_from(figures.in_force).unwrap_or(u64::MAX),
+        );
+        page.number(
+            "tallygate_overrides_revision",
+            "The revision of the overrides that this instance obeys; 0 if there never was one.",
+            figures.revision,
+        );
+        page.number(
+            "tallygate_overrides_age_seconds",
+            "Time since the overrides were last read, or since the start if they never were, in seconds.",
+            figures.age.as_secs_f64(),
+        );
+        page.counter("tallygate_overrides_read_failures_total", "Times that the overrides could not be read.");
+        page.sample(&[], self.app.live.failures.load(Relaxed));
     }
 
     fn config(&self, page: &mut Exposition) {

@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::accept::Tls;
 use crate::app::App;
-use crate::loaded::{Changes, Loaded};
+use crate::loaded::Changes;
 use crate::run::Event;
 
 /// How often the files are read. Policy files are small, and unlike file events polling works on every file system and
@@ -156,10 +156,7 @@ impl Reloader {
         let read = read.map_err(|_| "the policies could not be parsed because of a bug: please report it")?;
         let (config, texts) = read.map_err(|findings| findings.to_string())?;
         log_warnings(&config);
-        let before = self.app.policies.load_full();
-        let loaded = Loaded::new(config.policies, Some(&before));
-        let changes = loaded.changes_since(&before);
-        self.app.policies.store(Arc::new(loaded));
+        let changes = self.app.put_policies(config.policies);
         files.in_force = texts;
         Ok(Some(changes))
     }

@@ -20,7 +20,7 @@ use crate::reload::{Reloader, log_warnings};
 use crate::settings::Settings;
 use crate::store::ServedStore;
 use crate::token::Refunds;
-use crate::{edge, http, instances};
+use crate::{edge, http, instances, live};
 
 /// The bound ports of a server. `None` is not served.
 #[derive(Debug, Default)]
@@ -76,6 +76,8 @@ const LARGEST_MESSAGE: usize = 256 * 1024;
 
 /// Half as long as units may be held.
 const GIVE_BACK_EVERY: Duration = Duration::from_millis(500);
+/// For reading the overrides before the first decision.
+const OVERRIDES_WITHIN: Duration = Duration::from_secs(1);
 /// For giving back all of them at the end.
 const GOODBYE: Duration = Duration::from_secs(1);
 
@@ -98,6 +100,9 @@ pub async fn run(
     log_warnings(&config);
     let tls = settings.tls.clone().map(Tls::load).transpose()?;
     let app = App::new(ServedStore::start(settings.store.clone())?, config.policies, &settings);
+    // Before the first decision: limits that were changed before this start are not those of the files.
+    let _ = timeout(OVERRIDES_WITHIN, app.read_overrides()).await;
+    let obeying = tokio::spawn(live::watch(Arc::clone(&app)));
     let giving_back = tokio::spawn(give_back(Arc::clone(&app)));
     let counting = instances::start(&settings.store, app.stores.instances().clone());
     let on_event = Arc::clone(&settings.on_event);
@@ -158,6 +163,7 @@ pub async fn run(
     }
     watch.abort();
     giving_back.abort();
+    obeying.abort();
     // What cannot be given back stays charged until it stops counting.
     let _ = timeout(GOODBYE, app.stores.shared().give_back_all()).await;
     counting.end().await;

@@ -158,6 +158,14 @@ impl ServedStore {
         self.parts.watched.subscribe()
     }
 
+    /// The embedded store, if this is one.
+    pub(crate) fn embedded(&self) -> Option<&MemoryStore> {
+        match self.parts.store.get().map(|timed| &timed.store) {
+            Some(AnyStore::Memory(store)) => Some(store),
+            _ => None,
+        }
+    }
+
     /// `memory`, or the URL of the store without its password.
     pub fn place(&self) -> &str {
         &self.parts.place

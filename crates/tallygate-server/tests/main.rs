@@ -48,6 +48,7 @@ mod serve {
     mod invalid_requests; // requests that are refused
     mod metrics_reference; // the page that lists every metric has all of them, and no others
     mod outage; // several servers whose store is gone
+    mod overrides; // limits that are changed live
     mod pages; // web pages, refunds, and guessed tokens
     mod reload; // policies that change while calls come in
     mod requests; // calls that are repeated under their id

@@ -47,6 +47,10 @@ impl<S: Sync> FromRequestParts<S> for Credentials {
     }
 }
 
+/// The name of the token of somebody who operates the server, in the extensions of a request.
+#[derive(Debug, Clone)]
+pub(crate) struct Operator(pub(crate) String);
+
 /// Who may do what.
 #[derive(Debug)]
 pub(crate) struct Access {

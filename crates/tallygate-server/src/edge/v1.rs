@@ -1,6 +1,6 @@
 //! `/v1/check`, `/v1/peek`, `/v1/refund`, `/v1/reset`, `/v1/reserve`.
 
-mod request;
+pub(super) mod request;
 pub(super) mod reservation;
 mod response;
 

@@ -53,13 +53,16 @@ struct Found<'o> {
 impl Overlay {
     /// The overrides of a domain, as of an instant of the store's clock. `None` if there are none.
     fn new(domain: &Domain, set: &OverrideSet, policies: &PolicySet, now: Timestamp) -> Option<Self> {
+        let of_this = |(_, one): &(usize, &Override)| one.target.domain == domain.name();
+        if !set.overrides().iter().enumerate().any(|one| of_this(&one)) {
+            return None;
+        }
         let mut of_domain: HashMap<String, Vec<Shape>> = HashMap::new();
         let described = domain.matcher().describe();
         let partition = |policy: &Policy| {
             let found = described.iter().find(|(other, _)| other.key_name() == policy.key_name());
             found.map(|(_, description)| description.partition.as_slice()).unwrap_or_default()
         };
-        let of_this = |(_, one): &(usize, &Override)| one.target.domain == domain.name();
         for (place, one) in set.overrides().iter().enumerate().filter(of_this) {
             // The policy may have been removed from the files since.
             let Ok(policy) = policy_of(&one.target, policies) else { continue };

@@ -110,7 +110,7 @@ fn by_policy(verb: Verb, mut fields: Fields) -> Result<Question, Problem> {
     if count == 0 || count > MAX_DESCRIPTORS {
         return Err(invalid(format!("A call has 1 to {MAX_DESCRIPTORS} descriptors; this one has {count}.")));
     }
-    let descriptors = list.into_iter().enumerate().map(|(at, written)| descriptor(at, written));
+    let descriptors = list.into_iter().enumerate().map(|(at, written)| descriptor("descriptors", at, written));
     let descriptors: Vec<Descriptor> = descriptors.collect::<Result<_, _>>()?;
     let (cost, reserving) = cost(verb, &mut fields, true)?;
     let charged_at = charged_at(&mut fields)?;
@@ -119,24 +119,22 @@ fn by_policy(verb: Verb, mut fields: Fields) -> Result<Question, Problem> {
     Ok(Question { up_to, reserving, request_id, ..Question::by_policy(verb, domain, descriptors, cost, charged_at) })
 }
 
-fn descriptor(at: usize, written: Json) -> Result<Descriptor, Problem> {
+pub(in crate::edge) fn descriptor(field: &str, at: usize, written: Json) -> Result<Descriptor, Problem> {
     const ENVOY: &str = r#"write {"user":"42"} here, or send Envoy's form to /json."#;
     let entries = match written {
         Json::Object(entries) => entries,
         other => {
             let kind = other.kind();
-            return Err(invalid(format!(
-                "`descriptors[{at}]` must be an object, not {kind}: write {{\"user\":\"42\"}}."
-            )));
+            return Err(invalid(format!("`{field}[{at}]` must be an object, not {kind}: write {{\"user\":\"42\"}}.")));
         }
     };
     let count = entries.len();
     if count == 0 || count > MAX_ENTRIES {
-        return Err(invalid(format!("`descriptors[{at}]` has {count} entries: 1 to {MAX_ENTRIES} are allowed.")));
+        return Err(invalid(format!("`{field}[{at}]` has {count} entries: 1 to {MAX_ENTRIES} are allowed.")));
     }
     // Envoy's form of an entry, which would count nobody.
     if count == 2 && ["key", "value"].iter().all(|name| entries.iter().any(|(key, _)| key == name)) {
-        return Err(invalid(format!("`descriptors[{at}]` has the entries `key` and `value`: {ENVOY}")));
+        return Err(invalid(format!("`{field}[{at}]` has the entries `key` and `value`: {ENVOY}")));
     }
     let mut descriptor = Descriptor::new();
     for (key, value) in entries {
@@ -147,11 +145,11 @@ fn descriptor(at: usize, written: Json) -> Result<Descriptor, Problem> {
             other => {
                 let (key, kind) = (key.escape_debug(), other.kind());
                 return Err(invalid(format!(
-                    "`{key}` in `descriptors[{at}]` must be a string, a number or a boolean, not {kind}: {ENVOY}"
+                    "`{key}` in `{field}[{at}]` must be a string, a number or a boolean, not {kind}: {ENVOY}"
                 )));
             }
         };
-        check_entry(&key, &value).map_err(|reason| invalid(format!("`descriptors[{at}]`: {reason}")))?;
+        check_entry(&key, &value).map_err(|reason| invalid(format!("`{field}[{at}]`: {reason}")))?;
         descriptor.push(key, value);
     }
     Ok(descriptor)

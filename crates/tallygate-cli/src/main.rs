@@ -30,7 +30,7 @@ use tallygate_http::sanitize;
 use tallygate_redis::ConnectError;
 
 use cmd::{
-    audit, call, completions, counter, demo, doctor, explain, health, hold, man, schema, serve, validate, verify,
+    audit, call, completions, counter, demo, doctor, explain, health, hold, live, man, schema, serve, validate, verify,
 };
 use output::Outcome;
 use policies::Unusable;
@@ -63,6 +63,7 @@ Examples:
   tallygate check alice --limit 10/s --limit 100/day   two limits, one decision
   tallygate counter incr-by visits 5                   count
   tallygate verify --store redis://127.0.0.1:6379      verify the limits on your own server
+  tallygate override list --store redis://127.0.0.1:6379   see which callers have another limit, and why
   tallygate audit --store redis://127.0.0.1:6379       find keys without a TTL, and memory by policy
   tallygate doctor --store redis://127.0.0.1:6379      find settings that could break a guarantee
   tallygate validate tallygate.yaml                    check policy files
@@ -103,6 +104,7 @@ enum Command {
     #[command(after_help = hold::EXTEND_EXAMPLES)]
     Extend(hold::Args<hold::ExtendArgs>),
     Counter(counter::Args),
+    Override(live::Args),
     Verify(verify::Args),
     #[command(hide = true)]
     VerifyWorker(verify::worker::Args),
@@ -168,6 +170,7 @@ fn run(command: Command) -> anyhow::Result<Outcome> {
             Command::Cancel(args) => hold::cancel(args, &mut out).await,
             Command::Extend(args) => hold::extend(args, &mut out).await,
             Command::Counter(args) => counter::run(args, &mut out).await,
+            Command::Override(args) => live::run(args, &mut out).await,
             Command::Verify(args) => verify::run(args, &mut out).await,
             Command::VerifyWorker(args) => verify::worker::run(args, &mut out).await,
             Command::Audit(args) => audit::run(args, &mut out).await,

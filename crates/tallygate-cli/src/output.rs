@@ -81,7 +81,7 @@ pub(crate) fn decision_text(policies: &[&str], decision: &Decision) -> String {
     text
 }
 
-fn status_text(status: &Status) -> String {
+pub(crate) fn status_text(status: &Status) -> String {
     let mut left = format!("{} of {} left", status.remaining(), status.limit());
     for (units, what) in [(status.held(), "held"), (status.debt(), "in debt")] {
         if units > 0 {

@@ -10,6 +10,7 @@ mod demo; // the facts in the picture
 mod doctor; // what it finds in a store, and what it prints and exits with
 mod explain; // which policies apply, why, and that nothing is charged
 mod health; // `health`, against a real server
+mod overrides; // limits that are changed live
 mod readme; // the console examples of the README
 mod serve; // the binary as a server: signals, reload, logs
 mod shared; // the commands on a real server

@@ -10,10 +10,13 @@ use std::sync::Arc;
 
 use anyhow::{Context, bail};
 use tallygate::call::{Settlement, Taking, Verb};
+use tallygate::live::{OverrideSet, Overrides as _};
 use tallygate::policy::{Action, Ask, Descriptor, Domain, Excess, PolicySet, Reason, Ruling, Stores, Verdict};
 use tallygate::words::nearest;
 use tallygate::{Cost, Key};
 use tallygate_redis::AnyStore;
+
+pub(super) use call::descriptors;
 
 use crate::output::{self, Outcome, OutputArgs};
 use crate::policies;
@@ -73,10 +76,13 @@ pub(crate) async fn run(args: Args, out: &mut impl Write) -> anyhow::Result<Outc
         (None, [only]) => only.name(),
         (None, _) => "default",
     };
-    let Some(domain) = config.policies.domain(name) else {
+    if config.policies.domain(name).is_none() {
         bail!(no_such_domain(name, &config.policies));
-    };
+    }
     let store = open(&args, config.store.as_deref()).await?;
+    let reading = store.read_overrides(None).await?;
+    let policies = config.policies.with_overrides(&OverrideSet::of_reading(&reading)?, reading.now);
+    let domain = policies.domain(name).expect("overrides change no domain");
     let in_memory = matches!(store, AnyStore::Memory(_));
     // A peek: decided by the same code as a check, and nothing is charged.
     let action = Action::new(Verb::Peek, args.cost);
@@ -87,7 +93,7 @@ pub(crate) async fn run(args: Args, out: &mut impl Write) -> anyhow::Result<Outc
         // What `on_error` would answer is not what was asked.
         return Err(error.clone().into());
     }
-    let explained = Explained::new(&args, name, &config.policies, &descriptors, &verdict);
+    let explained = Explained::new(&args, name, &policies, &descriptors, &verdict);
     let outcome = if verdict.allowed() { Outcome::Allowed } else { Outcome::Denied };
     if args.output.json {
         output::write_json(out, &json::Json::new(&explained))?;

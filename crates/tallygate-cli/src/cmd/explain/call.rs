@@ -4,7 +4,7 @@ use anyhow::{Context, ensure};
 use tallygate::policy::Descriptor;
 
 /// The descriptors of the call: `entries` are the first, if there are any, and each of `lists` is another.
-pub(super) fn descriptors(entries: &[String], lists: &[String]) -> anyhow::Result<Vec<Descriptor>> {
+pub(in crate::cmd) fn descriptors(entries: &[String], lists: &[String]) -> anyhow::Result<Vec<Descriptor>> {
     ensure!(
         !entries.is_empty() || !lists.is_empty(),
         "the call has no entries: write them as its caller would, for example user=42 path=/v1/items"

@@ -194,6 +194,9 @@ pub(crate) trait State: Sized + Clone {
 
     /// The state as stored by its twin.
     fn encode(&self) -> EncodedState;
+
+    /// The state of [`EncodedState::into_bytes`], which was written under `limit`. `None` if the bytes are not one.
+    fn decode(limit: &Limit, encoded: &[u8]) -> Option<Self>;
 }
 
 /// A state exactly as a shared store keeps it. Each form carries a version, so that an instance can detect a newer one.
@@ -226,6 +229,14 @@ impl EncodedState {
         self
     }
 
+    /// One string: of a sorted set, the members one after the other. Those of a log have one length, and contain their scores.
+    pub(crate) fn into_bytes(self) -> Vec<u8> {
+        match self {
+            Self::Packed(packed) => packed,
+            Self::SortedSet(members) => members.into_iter().flat_map(|(_, member)| member).collect(),
+        }
+    }
+
     /// A version followed by little-endian doubles.
     fn doubles(numbers: &[u64]) -> Self {
         let mut packed = vec![VERSION];
@@ -238,4 +249,23 @@ impl EncodedState {
 #[expect(clippy::cast_precision_loss, reason = "below 2^53")]
 pub(crate) fn double(number: u64) -> [u8; 8] {
     (number as f64).to_le_bytes()
+}
+
+/// The number that a double stands for.
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "checked just before")]
+fn number(double: [u8; 8]) -> Option<u64> {
+    const LARGEST: f64 = 9_007_199_254_740_992.0;
+    let number = f64::from_le_bytes(double);
+    (number.fract() == 0.0 && (0.0..=LARGEST).contains(&number)).then_some(number as u64)
+}
+
+/// The numbers of [`EncodedState::doubles`].
+fn numbers<const N: usize>(encoded: &[u8]) -> Option<[u64; N]> {
+    let (doubles, rest) = encoded.strip_prefix(&[VERSION])?.as_chunks::<8>();
+    let doubles: &[[u8; 8]; N] = doubles.try_into().ok().filter(|_| rest.is_empty())?;
+    let mut numbers = [0; N];
+    for (place, double) in numbers.iter_mut().zip(doubles) {
+        *place = number(*double)?;
+    }
+    Some(numbers)
 }

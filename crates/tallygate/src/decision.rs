@@ -222,6 +222,19 @@ impl Status {
         Self { retry_after: 0, reset_after: 0, limit: u32::MAX, remaining: u32::MAX, units: 0, held: ALLOWED }
     }
 
+    /// All that it says, for a store that saves it.
+    pub(crate) fn to_numbers(self) -> [u64; 6] {
+        let Self { retry_after, reset_after, limit, remaining, units, held } = self;
+        [retry_after, reset_after, limit.into(), remaining.into(), units.into(), held.into()]
+    }
+
+    /// The status of [`to_numbers`](Self::to_numbers).
+    pub(crate) fn of_numbers(numbers: [u64; 6]) -> Option<Self> {
+        let [retry_after, reset_after, rest @ ..] = numbers;
+        let [limit, remaining, units, held] = rest.map(|number| u32::try_from(number).ok());
+        Some(Self { retry_after, reset_after, limit: limit?, remaining: remaining?, units: units?, held: held? })
+    }
+
     /// Allowed, with the whole capacity left.
     pub fn untouched(limit: &Limit) -> Self {
         Self::from_parts(limit, true, limit.capacity(), 0, 0)

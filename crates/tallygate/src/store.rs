@@ -13,6 +13,7 @@ use crate::decision::Decision;
 pub use allotments::Allotments;
 pub use deny_cache::DenyCache;
 pub use error::{StoreError, StoreErrorKind};
+pub use memory::saved::{RestoreError, Restoring, SavedEntry, SavedKey, Secret};
 pub use memory::{MemoryStore, MemoryStoreBuilder, Overflow};
 
 /// Keeps states and answers calls about them. Each call is atomic: it takes effect as a whole or not at all, as of one

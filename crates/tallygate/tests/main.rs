@@ -14,6 +14,7 @@ mod layouts; // the bytes of stored states
 mod model; // every answer is that of an independent model in exact fractions
 mod regressions; // bugs that were found
 mod requests; // calls with an id, and their repeats
+mod saved; // a store that is restored is the one that was saved
 mod threads; // many threads on one key get exactly the limit
 mod up_to; // calls that take what is left
 mod zero_limits; // limits of zero beside others, whatever the store answers

@@ -1,7 +1,7 @@
 //! Counts per window of a calendar: a day, a week, a month or a year of a time zone. Twin:
 //! `tallygate-redis/lua/calendar_window.lua`.
 
-use super::{EncodedState, State};
+use super::{EncodedState, State, numbers};
 use crate::history::{Admitted, Span, one_window};
 use crate::limit::{Calendar, Limit, LimitError, Numbers};
 
@@ -105,5 +105,11 @@ impl State for CalendarWindow {
 
     fn encode(&self) -> EncodedState {
         EncodedState::doubles(&[self.start, self.end, self.used, calendar(self.limit.numbers()).number()])
+    }
+
+    fn decode(limit: &Limit, encoded: &[u8]) -> Option<Self> {
+        let [start, end, used, number] = numbers(encoded)?;
+        let same = number == calendar(limit.numbers()).number();
+        (same && start <= end).then(|| Self { start, end, used, limit: limit.clone() })
     }
 }

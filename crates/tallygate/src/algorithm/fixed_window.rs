@@ -1,6 +1,6 @@
 //! Counts per window, aligned to the epoch or started by the first call. Twin: `tallygate-redis/lua/fixed_window.lua`.
 
-use super::{Algorithm, EncodedState, State};
+use super::{Algorithm, EncodedState, State, numbers};
 use crate::history::{Admitted, Span, one_window};
 use crate::limit::{Limit, LimitError, Numbers};
 
@@ -109,5 +109,10 @@ impl State for FixedWindow {
     }
     fn encode(&self) -> EncodedState {
         EncodedState::doubles(&[self.start, self.used, self.limit.numbers().window])
+    }
+
+    fn decode(limit: &Limit, encoded: &[u8]) -> Option<Self> {
+        let [start, used, window] = numbers(encoded)?;
+        (window == limit.numbers().window).then(|| Self { start, used, limit: limit.clone() })
     }
 }

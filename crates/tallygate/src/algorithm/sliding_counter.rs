@@ -1,6 +1,6 @@
 //! Two windows, the previous one weighted by its remaining share. Twin: `tallygate-redis/lua/sliding_counter.lua`.
 
-use super::{EncodedState, State};
+use super::{EncodedState, State, numbers};
 use crate::history::{Admitted, Rule, Span, any_window, estimate};
 use crate::limit::{Limit, LimitError, Numbers};
 
@@ -144,5 +144,11 @@ impl State for SlidingCounter {
     fn encode(&self) -> EncodedState {
         let n = self.limit.numbers();
         EncodedState::doubles(&[self.start, self.previous, self.current, n.window, n.tick])
+    }
+
+    fn decode(limit: &Limit, encoded: &[u8]) -> Option<Self> {
+        let n = limit.numbers();
+        let [start, previous, current, rule @ ..] = numbers::<5>(encoded)?;
+        (rule == [n.window, n.tick]).then(|| Self { start, previous, current, limit: limit.clone() })
     }
 }

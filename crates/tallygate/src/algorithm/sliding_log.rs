@@ -188,6 +188,21 @@ impl State for SlidingLog {
         };
         EncodedState::SortedSet(self.calls.iter().map(member).collect())
     }
+
+    fn decode(limit: &Limit, encoded: &[u8]) -> Option<Self> {
+        let (members, rest) = encoded.as_chunks::<24>();
+        let window = limit.numbers().window / 1000;
+        let call = |member: &[u8; 24]| {
+            let part =
+                |from: usize, to: usize| member[from..to].iter().fold(0, |all, &byte| all << 8 | u64::from(byte));
+            let (at, before, units) = (part(0, 7), part(7, 14), part(14, 18));
+            let valid = before < CYCLE && part(18, 23) == window && member[23] == VERSION;
+            valid.then(|| Call { at, before, sum: (before + units) % CYCLE })
+        };
+        let calls: VecDeque<Call> = members.iter().map(call).collect::<Option<_>>()?;
+        let in_order = calls.iter().is_sorted_by_key(|call| call.at);
+        (in_order && rest.is_empty()).then(|| Self { calls, limit: limit.clone() })
+    }
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use super::{EncodedState, State, VERSION, double};
+use super::{EncodedState, State, VERSION, double, number};
 use crate::history::{Admitted, Rule, Span, any_window};
 use crate::limit::{Limit, LimitError, Numbers};
 
@@ -156,5 +156,24 @@ impl State for SlidingWindow {
             packed.extend_from_slice(&slot.units.to_le_bytes()[..4]);
         }
         EncodedState::Packed(packed)
+    }
+
+    fn decode(limit: &Limit, encoded: &[u8]) -> Option<Self> {
+        let n = limit.numbers();
+        let (window, rest) = encoded.strip_prefix(&[VERSION])?.split_first_chunk()?;
+        let (slots, rest) = rest.split_first()?;
+        let (newest, rest) = rest.split_first_chunk()?;
+        let newest = number(*newest)?;
+        let (packed, rest) = rest.as_chunks::<5>();
+        let same = (number(*window)?, u64::from(*slots)) == (n.window, n.slots);
+        let slot = |&[low, units @ ..]: &[u8; 5]| {
+            // Only the low byte is stored: sub-windows that are kept are less than 256 apart.
+            let before_newest = newest.to_le_bytes()[0].wrapping_sub(low);
+            let index = newest.checked_sub(u64::from(before_newest))?;
+            Some(Slot { index, units: u64::from(u32::from_le_bytes(units)) })
+        };
+        let used: VecDeque<Slot> = packed.iter().map(slot).collect::<Option<_>>()?;
+        let in_order = used.iter().is_sorted_by(|one, other| one.index < other.index);
+        (same && in_order && rest.is_empty()).then(|| Self { used, limit: limit.clone() })
     }
 }

@@ -1,6 +1,6 @@
 //! Refills evenly and holds at most the burst. Twin: `tallygate-redis/lua/token_bucket.lua`.
 
-use super::{EncodedState, State};
+use super::{EncodedState, State, numbers};
 use crate::history::{Admitted, Span, refill};
 use crate::limit::{Limit, LimitError, Numbers};
 
@@ -144,5 +144,11 @@ impl State for TokenBucket {
     fn encode(&self) -> EncodedState {
         let n = self.limit.numbers();
         EncodedState::doubles(&[self.at, self.used, n.tick, n.refill, n.unit])
+    }
+
+    fn decode(limit: &Limit, encoded: &[u8]) -> Option<Self> {
+        let n = limit.numbers();
+        let [at, used, rate @ ..] = numbers::<5>(encoded)?;
+        (rate == [n.tick, n.refill, n.unit]).then(|| Self { at, used, limit: limit.clone() })
     }
 }

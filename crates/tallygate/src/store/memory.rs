@@ -1,7 +1,10 @@
 //! The embedded store: states in this process, sharded to reduce lock contention.
 
 mod builder;
+mod bytes;
 pub(super) mod print;
+mod recorded;
+pub(super) mod saved;
 mod shard;
 mod table;
 #[cfg(test)]

@@ -3,11 +3,15 @@
 //! A key is read as 64-bit words: the lengths of its parts and the beginning of the first, then the rest. One half of
 //! its fingerprint is the upper half of `b + Σ aᵢ·wᵢ` modulo 2^128, with factors drawn at random when the store is
 //! created; the other half has its own factors. For any two different keys, one half is equal with probability 2^-64
-//! (vector multiply-shift is strongly universal), so both are equal with 2^-125: three bits mark states of other kinds.
+//! (vector multiply-shift is strongly universal), so both are equal with 2^-124: four bits mark states of other kinds, and
+//! those that are saved.
 //! Fingerprints never leave the store, so an attacker can only guess. See `docs/adr/0004`.
 
-use std::hash::{BuildHasher, Hash, Hasher, RandomState};
+use std::hash::{Hash, Hasher};
 
+use sha2::{Digest, Sha256};
+
+use super::saved::Secret;
 use crate::key::Key;
 
 /// The keyed 128-bit hash of a key.
@@ -30,14 +34,20 @@ const WORDS: usize = 1 + Key::MAX_POLICY.div_ceil(8) + Key::MAX_SUBJECT.div_ceil
 impl Factors {
     /// Draws random factors.
     pub(in crate::store) fn random() -> Self {
-        let secret = RandomState::new();
+        Self::of(&Secret::random())
+    }
+
+    /// The factors of a secret: two are the SHA-256 of the secret and of their number.
+    pub(in crate::store) fn of(secret: &Secret) -> Self {
         let mut number = 0_u64;
         let mut draw = || {
-            number += 2;
-            u128::from(secret.hash_one(number)) << 64 | u128::from(secret.hash_one(number + 1))
+            let digest: [u8; 32] =
+                Sha256::new().chain_update(secret.as_bytes()).chain_update(number.to_le_bytes()).finalize().into();
+            number += 1;
+            let (halves, _) = digest.as_chunks::<16>();
+            [halves[0], halves[1]].map(u128::from_le_bytes)
         };
-        let offsets = [draw(), draw()];
-        Self { offsets, factors: Box::new(std::array::from_fn(|_| [draw(), draw()])) }
+        Self { offsets: draw(), factors: Box::new(std::array::from_fn(|_| draw())) }
     }
 
     /// The fingerprint of two parts, which together are no longer than the longest key.
@@ -61,7 +71,7 @@ impl Factors {
                 add(few(rest));
             }
         }
-        Print { low: mix(upper(low)), high: upper(high) & !(Print::SHARED | Print::FOLLOWED | Print::MARKED) }
+        Print { low: mix(upper(low)), high: upper(high) & !Print::FLAGS }
     }
 }
 
@@ -101,6 +111,9 @@ impl Print {
 
     /// The bit that marks a state of which units are held or owed: a call that does not look at holds does not find it.
     const MARKED: u64 = 1 << 61;
+    /// The bit that says in a table, and only there, that the entry is saved as it is.
+    const SAVED: u64 = 1 << 60;
+    const FLAGS: u64 = Self::SHARED | Self::FOLLOWED | Self::MARKED | Self::SAVED;
 
     /// The hash used by a table.
     #[inline(always)]
@@ -124,7 +137,7 @@ impl Print {
             (which, index, policy).hash(&mut hasher);
             hasher.finish()
         };
-        Self { low: half(0), high: half(1) & !Self::MARKED | Self::SHARED }
+        Self { low: half(0), high: half(1) & !(Self::MARKED | Self::SAVED) | Self::SHARED }
     }
 
     /// The state next to this one, in the same shard, of what it was charged to follow another store.
@@ -144,6 +157,36 @@ impl Print {
 
     pub(super) fn is_shared(self) -> bool {
         self.high & Self::SHARED != 0
+    }
+
+    /// Whether the print of an entry is this one, saved or not.
+    #[inline(always)]
+    pub(super) fn is_of(self, entry: Self) -> bool {
+        self.low == entry.low && self.high == entry.high & !Self::SAVED
+    }
+
+    #[inline(always)]
+    pub(super) fn is_saved(self) -> bool {
+        self.high & Self::SAVED != 0
+    }
+
+    /// The print of an entry that is saved as it is.
+    pub(super) fn saved(self) -> Self {
+        Self { high: self.high | Self::SAVED, ..self }
+    }
+
+    /// The print of an entry that may differ from what is saved.
+    pub(super) fn unsaved(self) -> Self {
+        Self { high: self.high & !Self::SAVED, ..self }
+    }
+
+    pub(super) fn to_bytes(self) -> [u8; 16] {
+        (u128::from(self.unsaved().high) << 64 | u128::from(self.low)).to_le_bytes()
+    }
+
+    pub(super) fn from_bytes(bytes: [u8; 16]) -> Self {
+        let [low, high] = [0, 8].map(|at| u64::from_le_bytes(std::array::from_fn(|place| bytes[at + place])));
+        Self { low, high }.unsaved()
     }
 }
 

@@ -143,8 +143,10 @@ crate::algorithm::algorithms!(tables);
 // Here, because it uses the macro that the line above defines.
 mod holds;
 mod requests;
+mod saved;
 pub(super) use holds::{Holds, Part, Record};
 pub(super) use requests::{Remembered, Requests};
+pub(super) use saved::{FORMAT, home};
 
 impl Shard {
     #[inline(always)]

@@ -17,16 +17,26 @@ pub(super) struct Table<T> {
     shared: usize,
     cursor: usize,
     steps: u8,
+    /// Entries that were saved and have changed since, and new ones, in any order. `None` if nobody saves them, or too many have changed.
+    changed: Option<Vec<Print>>,
 }
 
 impl<T> Default for Table<T> {
     fn default() -> Self {
-        Self { entries: HashTable::new(), shared: 0, cursor: 0, steps: 0 }
+        Self { entries: HashTable::new(), shared: 0, cursor: 0, steps: 0, changed: None }
     }
 }
 
 fn bucket_hash<T>((print, _): &(Print, T)) -> u64 {
     print.bucket_hash()
+}
+
+/// Notes that an entry has changed, if somebody saves it.
+#[cold]
+fn note(changed: &mut Option<Vec<Print>>, print: Print) {
+    if let Some(changed) = changed {
+        changed.push(print);
+    }
 }
 
 impl<T: Expires> Table<T> {
@@ -40,28 +50,93 @@ impl<T: Expires> Table<T> {
     }
 
     pub(super) fn get(&self, print: Print) -> Option<&T> {
-        self.entries.find(print.bucket_hash(), |(other, _)| *other == print).map(|(_, value)| value)
+        self.entries.find(print.bucket_hash(), |(other, _)| print.is_of(*other)).map(|(_, value)| value)
     }
 
+    /// A value that may be changed.
     #[inline]
     pub(super) fn get_mut(&mut self, print: Print) -> Option<&mut T> {
-        self.entries.find_mut(print.bucket_hash(), |(other, _)| *other == print).map(|(_, value)| value)
+        let (found, value) = self.entries.find_mut(print.bucket_hash(), |(other, _)| print.is_of(*other))?;
+        if found.is_saved() {
+            *found = print;
+            note(&mut self.changed, print);
+        }
+        Some(value)
     }
 
     pub(super) fn insert(&mut self, print: Print, value: T) {
-        match self.entries.entry(print.bucket_hash(), |(other, _)| *other == print, bucket_hash) {
-            Entry::Occupied(mut occupied) => occupied.get_mut().1 = value,
+        match self.entries.entry(print.bucket_hash(), |(other, _)| print.is_of(*other), bucket_hash) {
+            Entry::Occupied(mut occupied) => {
+                let before = std::mem::replace(occupied.get_mut(), (print, value)).0;
+                if before.is_saved() {
+                    note(&mut self.changed, print);
+                }
+            }
             Entry::Vacant(vacant) => {
                 vacant.insert((print, value));
                 self.shared += usize::from(print.is_shared());
+                note(&mut self.changed, print);
             }
         }
+        self.bound_changes();
     }
 
     pub(super) fn remove(&mut self, print: Print) -> Option<T> {
-        let found = self.entries.find_entry(print.bucket_hash(), |(other, _)| *other == print).ok()?;
+        let found = self.entries.find_entry(print.bucket_hash(), |(other, _)| print.is_of(*other)).ok()?;
         self.shared -= usize::from(print.is_shared());
-        Some(found.remove().0.1)
+        let (found, value) = found.remove().0;
+        if found.is_saved() {
+            note(&mut self.changed, print);
+        }
+        Some(value)
+    }
+
+    /// Keys that come and go are noted each time. If nobody takes the notes, they are given up.
+    fn bound_changes(&mut self) {
+        if self.changed.as_ref().is_some_and(|changed| changed.len() > 1024 + 4 * self.entries.len()) {
+            self.changed = None;
+        }
+    }
+
+    /// Begins to note what changes from now on, or ends it.
+    pub(super) fn record(&mut self, records: bool) {
+        self.changed = records.then(Vec::new);
+    }
+
+    /// Adds an entry as it was saved.
+    pub(super) fn load(&mut self, print: Print, value: T) {
+        self.insert(print, value);
+        if let Some((found, _)) = self.entries.find_mut(print.bucket_hash(), |(other, _)| print.is_of(*other)) {
+            *found = print.saved();
+        }
+    }
+
+    /// Says what has changed since the last time: the new values, and which are gone. Returns false if that is not known.
+    pub(super) fn take_changes(&mut self, mut each: impl FnMut(Print, Option<&T>)) -> bool {
+        let Some(changed) = &mut self.changed else { return false };
+        for print in changed.drain(..) {
+            match self.entries.find_mut(print.bucket_hash(), |(other, _)| print.is_of(*other)) {
+                // It was noted twice.
+                Some((found, _)) if found.is_saved() => {}
+                Some((found, value)) => {
+                    *found = print.saved();
+                    each(print, Some(value));
+                }
+                None => each(print, None),
+            }
+        }
+        // A peak should not be paid for ever.
+        changed.shrink_to(1024);
+        true
+    }
+
+    /// Says everything, and begins to note what changes from now on.
+    pub(super) fn take_all(&mut self, mut each: impl FnMut(Print, Option<&T>)) {
+        for (print, value) in &mut self.entries {
+            each(print.unsaved(), Some(value));
+            *print = print.saved();
+        }
+        self.changed = Some(Vec::new());
     }
 
     /// Removes expired entries that are not marked from the next `buckets` buckets, and shrinks the table when most of it is unused.
@@ -75,6 +150,9 @@ impl<T: Expires> Table<T> {
             {
                 let ((print, _), _) = found.remove();
                 self.shared -= usize::from(print.is_shared());
+                if print.is_saved() {
+                    note(&mut self.changed, print.unsaved());
+                }
             }
         }
         if count > 64 && self.entries.len() < count / 8 {

@@ -2,10 +2,11 @@
 //!
 //! Twin: `tallygate-redis/lua/holds.lua`, with the same names and the same order. The contract is section 10 of `docs/algorithms.md`.
 
+mod saved;
 mod states;
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BinaryHeap, HashMap};
+use std::collections::{BTreeMap, BinaryHeap};
 
 use super::{Mode, Print, Shard, Step, Table, decide_known, no_room};
 use crate::algorithm::{Algorithm, State, double};
@@ -14,6 +15,7 @@ use crate::clock::Timestamp;
 use crate::decision::Status;
 use crate::hold::{HoldId, HoldPart, HoldState, HoldTerms, OnAbandon, OpenHold, Overrun, RETENTION, Resolve};
 use crate::limit::Limit;
+use crate::store::memory::recorded::Recorded;
 use states::{Look, charge, found, look, refund, remark};
 
 /// A state: where it is, and the kind of its algorithm.
@@ -22,8 +24,8 @@ type Place = (Print, &'static str);
 /// All holds of a shard. A hold is kept in the shard of its first state, and what is held of a state next to that state.
 #[derive(Debug, Clone, Default)]
 pub(in crate::store::memory) struct Holds {
-    ledgers: HashMap<Place, Ledger>,
-    records: HashMap<HoldId, Record>,
+    ledgers: Recorded<Place, Ledger>,
+    records: Recorded<HoldId, Record>,
     /// For each ledger and each record, once, when to look whether it can be dropped. A ledger stays until then, even if it is empty.
     ends: BinaryHeap<Reverse<(u64, End)>>,
 }
@@ -36,7 +38,7 @@ enum End {
 
 /// What is held of one state.
 #[derive(Debug, Clone, Default)]
-struct Ledger {
+pub(in crate::store::memory) struct Ledger {
     head: Head,
     /// By deadline.
     open: BTreeMap<(u64, HoldId), Entry>,

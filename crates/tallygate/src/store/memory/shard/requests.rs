@@ -2,8 +2,10 @@
 //!
 //! Twin: `tallygate-redis/lua/requests.lua`. The contract is "Calls with an id" in `docs/algorithms.md`.
 
+mod saved;
+
 use std::cmp::Reverse;
-use std::collections::{BinaryHeap, HashMap};
+use std::collections::BinaryHeap;
 
 use super::{Print, Shard};
 use crate::algorithm::double;
@@ -12,11 +14,12 @@ use crate::clock::Timestamp;
 use crate::decision::{Decision, Source, Status};
 use crate::hold::HoldId;
 use crate::request::Request;
+use crate::store::memory::recorded::Recorded;
 
 /// The answers by the print of their names.
 #[derive(Debug, Clone, Default)]
 pub(in crate::store::memory) struct Requests {
-    answers: HashMap<Print, Remembered>,
+    answers: Recorded<Print, Remembered>,
     /// For each answer, once, when to look whether it can be dropped.
     ends: BinaryHeap<Reverse<(u64, Print)>>,
 }

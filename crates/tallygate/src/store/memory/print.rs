@@ -162,7 +162,7 @@ impl Print {
     /// Whether the print of an entry is this one, saved or not.
     #[inline(always)]
     pub(super) fn is_of(self, entry: Self) -> bool {
-        self.low == entry.low && self.high == entry.high & !Self::SAVED
+        (self.low ^ entry.low) | (self.high ^ entry.high) & !Self::SAVED == 0
     }
 
     #[inline(always)]

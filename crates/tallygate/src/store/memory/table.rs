@@ -33,6 +33,7 @@ fn bucket_hash<T>((print, _): &(Print, T)) -> u64 {
 
 /// Notes that an entry has changed, if somebody saves it.
 #[cold]
+#[inline(never)]
 fn note(changed: &mut Option<Vec<Print>>, print: Print) {
     if let Some(changed) = changed {
         changed.push(print);

@@ -67,8 +67,15 @@ impl Clock {
     }
 
     /// The current instant.
-    #[inline]
+    #[inline(always)]
     pub fn now(&self) -> Timestamp {
+        match &self.0 {
+            Source::System(ticks) => ticks.now(wall_micros),
+            _ => self.unusual_now(),
+        }
+    }
+
+    fn unusual_now(&self) -> Timestamp {
         match &self.0 {
             Source::System(ticks) => ticks.now(wall_micros),
             Source::Monotonic(ticks) => Timestamp(ticks.counted()),

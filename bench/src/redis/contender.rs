@@ -2,6 +2,7 @@
 
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use anyhow::Result;
@@ -34,7 +35,8 @@ What each was asked:
 - INCR + EXPIRE: the fixed window of the Redis documentation, as a script so that no key can stay without a TTL.
 - Hash token bucket and ZSET log: as found in most articles and many libraries: HMGET, HSET, EXPIRE; ZREMRANGEBYSCORE, ZCARD,
   ZADD, EXPIRE. They are called through the `redis` crate's multiplexed connection. The log of the hot key has a window of 1 ms, which holds about as many entries as it gets calls in one.
-- tallygate, reserve: `Limiter::reserve` of one unit for 50 ms that nobody settles; reserve and settle: two calls, the unit comes back.
+- tallygate, reserve: `Limiter::reserve` of one unit for a minute. The hold stays open; the hot key is another one after 8192 of them. Reserve and
+  settle: two calls, the unit comes back. Reserve and abandon: for 50 ms, and nobody settles: later reservations of the key give the unit back.
 - tallygate: `Limiter::check` over `RedisStore`, with remaining, retry and reset in the answer, on one connection.
 ";
 
@@ -82,24 +84,46 @@ pub async fn all(server: &Server, keys: usize) -> Result<Vec<Contender>> {
     ] {
         all.push(ours(&limiter, name, limit.parse()?));
     }
-    all.push(reserving(&limiter, "tallygate token_bucket, reserve", false));
-    all.push(reserving(&limiter, "tallygate token_bucket, reserve and settle", true));
+    for (name, end) in [("reserve", End::Open), ("reserve and settle", End::Settled), ("reserve and abandon", End::Abandoned)] {
+        all.push(reserving(&limiter, format!("tallygate token_bucket, {name}").leak(), end));
+    }
     Ok(all)
 }
 
-/// Reserves a unit, and perhaps settles it. Otherwise the holds stay open: as many for each key as it gets calls.
-fn reserving(limiter: &Limiter<RedisStore>, name: &'static str, settles: bool) -> Contender {
-    let limiter = limiter.clone();
+/// What becomes of a hold.
+#[derive(Clone, Copy, PartialEq)]
+enum End {
+    /// It stays open for longer than the measurement.
+    Open,
+    Settled,
+    /// Nobody settles it, and its time is short: later calls resolve it.
+    Abandoned,
+}
+
+/// No more holds than this are left open for one key.
+const OPEN_FOR_ONE_KEY: u64 = 8_192;
+
+/// Reserves a unit.
+fn reserving(limiter: &Limiter<RedisStore>, name: &'static str, end: End) -> Contender {
+    let (limiter, limit) = (limiter.clone(), "100/s burst 1000000000".parse::<Limit>());
+    let calls = Arc::new(AtomicU64::new(0));
     let decide = move |subject: u32| -> Answer {
-        let limiter = limiter.clone();
+        let (limiter, limit) = (limiter.clone(), limit.clone());
+        let generation = match end {
+            End::Open => calls.fetch_add(1, Ordering::Relaxed) / OPEN_FOR_ONE_KEY,
+            End::Settled | End::Abandoned => 0,
+        };
         Box::pin(async move {
-            let subject = format!("user:{subject:011}");
-            let limit: Limit = "100/s burst 1000000000".parse()?;
+            let subject = match subject {
+                0 => format!("user:{generation:011}"),
+                many => format!("user:{many:011}"),
+            };
             let terms = HoldTerms::DEFAULT.with_most_open(HoldTerms::MOST_OPEN);
+            let limit = limit?;
             let check = Check::new(Key::new("bench", &subject)?, &limit).with_holds(Some(&terms));
-            let reserved = limiter.reserve(&[check], Duration::from_millis(if settles { 60_000 } else { 50 })).await?;
-            let Some(hold) = reserved.hold else { return Ok(false) };
-            if !settles {
+            let ttl = Duration::from_millis(if end == End::Abandoned { 50 } else { 60_000 });
+            let Some(hold) = limiter.reserve(&[check], ttl).await?.hold else { return Ok(false) };
+            if end != End::Settled {
                 hold.into_hold();
                 return Ok(true);
             }

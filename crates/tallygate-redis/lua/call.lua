@@ -28,6 +28,7 @@
 --              now, and nothing was written for it
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
+local KEYS, ARGV = KEYS, ARGV
 --[[common]]
 local twins = {}
 -- Packed states as they are now (false for none), and the TTLs of those to write.

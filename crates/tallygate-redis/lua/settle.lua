@@ -50,10 +50,10 @@ repeat
   else
     held = 0
   end
-  redis.call('SET', key, state, 'PX', string.format('%.0f', math.ceil(lifetime / 1000) + SLACK))
+  redis.call('SET', key, state, 'PX', math.ceil(lifetime / 1000) + SLACK)
   stands, settled, refunded = verb == 'settle' and 's' or 'c', settled + used, refunded + given
   redis.call('SET', record_key, struct.pack('<Bc1ddddBc2c2dddddBI2', 1, stands, charged_at, deadline, now + RETENTION, attempt, 1, kind, grants,
-    reserved, 0, settled, refunded, unpaid, #numbers, #key) .. numbers .. key, 'PX', string.format('%.0f', math.ceil(RETENTION / 1000) + SLACK))
+    reserved, 0, settled, refunded, unpaid, #numbers, #key) .. numbers .. key, 'PX', math.ceil(RETENTION / 1000) + SLACK)
   local capacity = struct.unpack('<d', numbers)
   return struct.pack('<c1Bdddddddddddd', stands, 1, deadline, now, capacity, reserved, 0, settled, refunded, unpaid, remaining, reset_after,
     math.min(held, capacity - remaining), 0)

@@ -39,6 +39,7 @@ mod builder;
 mod store;
 
 mod coalesce;
+mod common;
 mod counters;
 mod health;
 mod holds;

@@ -59,32 +59,38 @@ pub(crate) struct Needs {
     kinds: usize,
     holds: bool,
     requests: bool,
+    /// Whether the calls are those of `reserve.lua`.
+    common: bool,
 }
 
 impl Needs {
+    /// Of common reservations of a state of this kind.
+    pub(crate) fn common(kind: &'static str) -> Self {
+        Self { kinds: kinds(std::iter::once(kind)), holds: true, requests: false, common: true }
+    }
+
     /// Of calls that are decided in one run.
     pub(crate) fn of(calls: &[&Questions]) -> Self {
         calls.iter().fold(Self::default(), |needs, call| Self {
             kinds: needs.kinds | kinds(call.asked.iter().map(|asked| asked.kind)),
             holds: needs.holds || call.looks_at_holds(),
             requests: needs.requests || call.request().is_some(),
+            common: false,
         })
     }
 
     fn place(self) -> usize {
-        self.kinds << 2 | usize::from(self.holds) << 1 | usize::from(self.requests)
+        self.kinds << 3 | usize::from(self.holds) << 2 | usize::from(self.requests) << 1 | usize::from(self.common)
     }
 
     #[cfg(test)]
     fn all() -> impl Iterator<Item = Self> {
         let sets = (1..1 << TWINS.len()).map(selected).collect::<std::collections::BTreeSet<usize>>();
-        sets.into_iter().flat_map(|kinds| {
-            [(false, false), (false, true), (true, false), (true, true)].map(|(holds, requests)| Self {
-                kinds,
-                holds,
-                requests,
-            })
-        })
+        let shells = [(false, false), (false, true), (true, false), (true, true)];
+        let shells = sets
+            .into_iter()
+            .flat_map(move |kinds| shells.map(|(holds, requests)| Self { kinds, holds, requests, common: false }));
+        shells.chain(TWINS.iter().map(|(kind, _)| Self::common(kind)))
     }
 }
 
@@ -131,7 +137,7 @@ impl Scripts {
         let places = 1 << TWINS.len();
         let mut scripts = Self {
             checks: Vec::new(),
-            calls: (0..places << 2).map(|_| OnceLock::new()).collect(),
+            calls: (0..places << 3).map(|_| OnceLock::new()).collect(),
             resolves: (0..places).map(|_| OnceLock::new()).collect(),
             counter: Script::new(source(lua!(counter))),
             overrides: Script::new(finish(source(lua!(overrides)).to_owned())),
@@ -157,7 +163,7 @@ impl Scripts {
     /// The script that decides calls with these needs.
     pub(crate) fn call(&self, needs: Needs) -> &Script {
         self.calls[needs.place()].get_or_init(|| {
-            let common = if needs.holds { common(source(lua!(reserve)), needs.kinds) } else { String::new() };
+            let common = if needs.common { common(source(lua!(reserve)), needs.kinds) } else { String::new() };
             let part = |needed, part| if needed { source(part) } else { "" };
             let text = source(lua!(call))
                 .replace("--[[holds]]", part(needs.holds, lua!(holds)))
@@ -277,7 +283,9 @@ mod tests {
         let calls = Needs::all().map(|needs| scripts.call(needs));
         let kinds = TWINS.iter().map(|(kind, _)| *kind);
         let resolves = (0..TWINS.len()).map(|most| scripts.resolve(kinds.clone().take(most + 1)));
-        for script in scripts.checks.iter().chain(calls).chain(resolves) {
+        let all: Vec<&Script> = scripts.checks.iter().chain(calls).chain(resolves).collect();
+        assert!(all.len() < 128, "Redis keeps 500 scripts, of all that use it: {}", all.len());
+        for script in all {
             assert_eq!(script.text.matches(CLOCK).count(), 1);
             assert!(!script.text.contains("ARGV[#ARGV"));
             assert!(!script.text.contains("--[["), "a placeholder is left");

@@ -17,6 +17,7 @@ use tokio::sync::oneshot;
 
 use crate::builder::{ConnectError, RedisStoreBuilder};
 use crate::coalesce::{Lanes, Questions, Turn};
+use crate::common::Common;
 use crate::connection::{Calls, Client, Deadline, Request};
 use crate::holds;
 use crate::scripts::{Needs, Scripts};
@@ -212,52 +213,20 @@ impl Engine {
     }
 
     async fn run_script(&self, calls: &[&Questions], deadline: Deadline) -> Result<Value, StoreError> {
-        let args = self.with_time(self.arguments(calls));
-        let keys = keys(calls);
+        // One reading of the clock for all, and none without a calendar.
+        let about = OnceCell::new();
+        let about = || *about.get_or_init(|| self.server_time.about());
+        let (needs, keys, args) = match Common::of(calls) {
+            Some(common) => (Needs::common(common.kind()), common.keys(), vec![common.argument(about)]),
+            None => (Needs::of(calls), keys(calls), arguments(calls, about)),
+        };
+        let args = self.with_time(args);
         let keys: Vec<&str> = keys.iter().map(AsRef::as_ref).collect();
         let gives_back = calls.iter().all(|call| call.verb.effect() == Effect::GivesBack);
         let effect = if gives_back { Effect::GivesBack } else { Effect::Charges };
         let repeatable = calls.iter().all(|call| call.is_repeatable());
         let of = Calls { count: calls.len(), effect, repeatable };
-        self.client.run_of(of, self.scripts.call(Needs::of(calls)), &keys, &args, deadline).await
-    }
-
-    fn arguments(&self, calls: &[&Questions]) -> Vec<Vec<u8>> {
-        // One reading of the clock for all, and none without a calendar.
-        let about = OnceCell::new();
-        let about = || *about.get_or_init(|| self.server_time.about());
-        let mut args = vec![calls.len().to_string().into_bytes()];
-        for call in calls {
-            let changes = call.asked.iter().any(|asked| asked.changes.is_some());
-            let now = if changes { about() } else { 0 };
-            let asked: Vec<_> =
-                call.asked.iter().map(|asked| asked.at(Timestamp::from_micros(now), call.verb)).collect();
-            let mut heads = Vec::with_capacity(13 * asked.len());
-            asked.iter().for_each(|asked| asked.head(&mut heads));
-            let looks = if call.looks_at_holds() { b'h' } else { b'-' };
-            let standing = match (call.denied, call.request()) {
-                (true, _) => b'1',
-                (false, Some(_)) => b'i',
-                (false, None) => b'0',
-            };
-            let valid = wire::valid(&asked, about);
-            let calendars = if valid.is_some() { b'c' } else { b'-' };
-            let mut terms = vec![standing, looks, calendars];
-            terms.extend(call.at_most.iter().flat_map(|&most| wire::double(most)));
-            if let Some(reservation) = &call.reservation {
-                terms.extend(reservation.id().as_bytes());
-                terms.extend(wire::double(reservation.ttl_micros()));
-                asked.iter().for_each(|asked| asked.grants(&mut terms));
-            }
-            terms.extend(valid.into_iter().flatten().flat_map(wire::double));
-            if let Some(request) = call.request() {
-                terms.extend(request.fingerprint());
-                terms.extend(wire::double(request.kept_micros()));
-            }
-            args.extend([call.verb.name().as_bytes().to_vec(), terms, heads]);
-            args.extend(asked.iter().map(|asked| wire::pack(asked.cost, &asked.limit, about)));
-        }
-        args
+        self.client.run_of(of, self.scripts.call(needs), &keys, &args, deadline).await
     }
 
     /// The arguments, and the time of a manual clock: seconds and microseconds, as `TIME` replies.
@@ -338,6 +307,41 @@ fn keys<'c>(calls: &[&'c Questions]) -> Vec<Cow<'c, str>> {
         keys.extend(call.request().map(|request| Cow::from(of_request(&call.asked[0].key, &request.name()))));
     }
     keys
+}
+
+/// The arguments, as `call.lua` takes them.
+fn arguments(calls: &[&Questions], about: impl Fn() -> u64) -> Vec<Vec<u8>> {
+    let mut args = vec![calls.len().to_string().into_bytes()];
+    for call in calls {
+        let changes = call.asked.iter().any(|asked| asked.changes.is_some());
+        let now = if changes { about() } else { 0 };
+        let asked: Vec<_> = call.asked.iter().map(|asked| asked.at(Timestamp::from_micros(now), call.verb)).collect();
+        let mut heads = Vec::with_capacity(13 * asked.len());
+        asked.iter().for_each(|asked| asked.head(&mut heads));
+        let looks = if call.looks_at_holds() { b'h' } else { b'-' };
+        let standing = match (call.denied, call.request()) {
+            (true, _) => b'1',
+            (false, Some(_)) => b'i',
+            (false, None) => b'0',
+        };
+        let valid = wire::valid(&asked, &about);
+        let calendars = if valid.is_some() { b'c' } else { b'-' };
+        let mut terms = vec![standing, looks, calendars];
+        terms.extend(call.at_most.iter().flat_map(|&most| wire::double(most)));
+        if let Some(reservation) = &call.reservation {
+            terms.extend(reservation.id().as_bytes());
+            terms.extend(wire::double(reservation.ttl_micros()));
+            asked.iter().for_each(|asked| asked.grants(&mut terms));
+        }
+        terms.extend(valid.into_iter().flatten().flat_map(wire::double));
+        if let Some(request) = call.request() {
+            terms.extend(request.fingerprint());
+            terms.extend(wire::double(request.kept_micros()));
+        }
+        args.extend([call.verb.name().as_bytes().to_vec(), terms, heads]);
+        args.extend(asked.iter().map(|asked| wire::pack(asked.cost, &asked.limit, &about)));
+    }
+    args
 }
 
 fn keys_of(call: &Questions) -> Vec<&str> {

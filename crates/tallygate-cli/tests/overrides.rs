@@ -100,7 +100,7 @@ fn what_cannot_be_set_is_refused_with_the_remedy() {
     };
     assert!(set("per-usr", "5/h").contains("did you mean `per-user`?"));
     assert!(set("per-user", "5/h sliding_log").contains("change the algorithm in the policy file instead"));
-    assert!(set("per-user", "five").contains("is not a limit"));
+    assert!(set("per-user", "five").contains("invalid limit"));
     assert_eq!(rig.listed(), json!({"revision": 0, "overrides": []}));
     let nowhere = run(["override", "list"]);
     assert_eq!(nowhere.code, 2);

@@ -161,6 +161,7 @@ pub(crate) fn read_call(reply: &Value, call: &Questions) -> Result<Decision, Sto
     if first == 3 {
         let now = Timestamp::from_micros(reader.number()?);
         reader.end()?;
+        let asked: Vec<_> = asked.iter().map(|asked| asked.at(now, *verb)).collect();
         let conflict = Decision::of_conflict_over(asked.iter().map(|asked| &asked.limit), now);
         return Ok(conflict.with_granted(call.at_most.map(|_| 0)));
     }

@@ -35,7 +35,8 @@ pub(crate) struct Admin {
 pub(crate) fn router(admin: Admin) -> Router {
     let app = Arc::clone(&admin.sources.app);
     let overrides = Router::new()
-        .route("/v1/overrides", get(overrides::list).put(overrides::set).delete(overrides::remove))
+        .route("/v1/overrides", get(overrides::list).put(overrides::set))
+        .route("/v1/overrides/remove", post(overrides::remove))
         .route("/v1/overrides/preview", post(overrides::preview))
         .with_state(Arc::clone(&app));
     let guarded = Router::new()

@@ -55,10 +55,11 @@ const PATHS: [(&str, &str); 15] = [
 ];
 
 /// The same of the admin listener.
-const ADMIN_PATHS: [(&str, &str); 9] = [
+const ADMIN_PATHS: [(&str, &str); 10] = [
     ("/metrics", "GET"),
     ("/v1/config", "GET"),
-    ("/v1/overrides", "GET, PUT or DELETE"),
+    ("/v1/overrides", "GET or PUT"),
+    ("/v1/overrides/remove", "POST"),
     ("/v1/overrides/preview", "POST"),
     ("/rlconfig", "GET"),
     ("/-/reload", "POST"),

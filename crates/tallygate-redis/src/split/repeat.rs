@@ -25,7 +25,8 @@ impl Split {
     /// The answer if the id belongs to another call.
     pub(super) fn conflict(&self, parts: &[Option<Part>]) -> Option<Decision> {
         let now = parts.iter().flatten().filter(|part| part.conflicts).map(|part| part.decided_at).min()?;
-        let conflict = Decision::of_conflict_over(self.call.asked.iter().map(|asked| &asked.limit), now);
+        let asked: Vec<_> = self.call.asked.iter().map(|asked| asked.at(now, self.call.verb)).collect();
+        let conflict = Decision::of_conflict_over(asked.iter().map(|asked| &asked.limit), now);
         Some(conflict.with_granted(self.call.at_most.map(|_| 0)).into_split())
     }
 

@@ -81,10 +81,10 @@ fn an_override_set_through_one_server_is_obeyed_by_the_other_until_it_ends() {
     assert_eq!(capacity(&third, &user), 8);
     // Removed through another server than it was set through.
     let target = json!({"domain": "api", "policy": "per-user", "match": user});
-    assert_eq!(ask(&third, "DELETE", "/v1/overrides", &target).status, 200);
+    assert_eq!(ask(&third, "POST", "/v1/overrides/remove", &target).status, 200);
     until("the limit of the file", || [&one, &other, &third].iter().all(|server| capacity(server, &user) == 5));
     until("its end", || listed(&one).len() == 1);
-    let again = ask(&third, "DELETE", "/v1/overrides", &target);
+    let again = ask(&third, "POST", "/v1/overrides/remove", &target);
     assert_eq!((again.status, &body(&again)["code"]), (404, &json!("unknown_override")));
     for key in ["tallygate:{overrides}:overrides:o", "tallygate:{overrides}:overrides:o-revision"] {
         assert!(redis.command(&["PTTL", key]).int() > 0, "{key}");
@@ -145,12 +145,13 @@ fn a_preview_says_what_would_happen_and_changes_nothing() {
         assert_eq!(server.check("1").status, 200);
     }
     let state = || redis.command(&["GET", "tallygate:{user=1}:api/per-user:tb"]).text();
-    let keys = || redis.command(&["DBSIZE"]).int();
-    let before = (state(), keys());
+    let other = || redis.command(&["EXISTS", "tallygate:{user=2}:api/per-user:tb"]).int();
+    let before = (state(), other());
     let callers = json!([{"user": "1"}, {"user": "2"}, {"path": "/x"}]);
     let asked = json!({"domain": "api", "policy": "per-user", "match": {}, "limit": "3/h", "callers": callers});
     let answer = body(&ask(&server, "POST", "/v1/overrides/preview", &asked));
-    assert_eq!((state(), keys()), before);
+    assert_eq!((state(), other()), before);
+    assert_eq!(before.1, 0);
     let seen = |place: usize, side: &str| {
         let side = &answer["callers"][place][side];
         (side["limit"].clone(), side["status"]["remaining"].clone(), side["status"]["allowed"].clone())
@@ -181,13 +182,13 @@ fn what_cannot_be_set_is_refused_with_a_code_and_the_remedy() {
         assert!(detail.contains(part), "{detail}");
     };
     let field = "invalid_field";
-    detail(put(&server, &user, "8 an hour", &[]), 400, field, "is not a limit");
+    detail(put(&server, &user, "8 an hour", &[]), 400, field, "Invalid limit `8 an hour`");
     detail(put(&server, &user, "8/h sliding_log", &[]), 400, field, "algorithm in the policy file");
     detail(put(&server, &user, "8/h", &[("expires_after_ms", json!(10))]), 400, field, "choose a later expiry");
     detail(put(&server, &user, "8/h", &[("expires_after_ms", json!(-1))]), 400, field, "whole number");
     detail(put(&server, &user, "8/h", &[("reason", json!("x".repeat(257)))]), 400, field, "write 1 to 256");
     detail(put(&server, &user, "8/h", &[("author", json!(""))]), 400, field, "`author` has 0 bytes");
-    detail(put(&server, &user, "8/h", &[("until", json!(1))]), 400, field, "unknown field");
+    detail(put(&server, &user, "8/h", &[("until", json!(1))]), 400, field, "Unknown field `until`");
     detail(put(&server, &json!("1"), "8/h", &[]), 400, field, "`match` must be an object");
     let many = json!({"a": "1", "b": "1", "c": "1", "d": "1", "e": "1"});
     detail(put(&server, &many, "8/h", &[]), 400, field, "at most 4 keys");

@@ -6,6 +6,7 @@ use tallygate::call::{InvalidCheck, UpTo, Verb};
 use tallygate::clock::Timestamp;
 use tallygate::decision::Source;
 use tallygate::hold::{Hold, HoldId, HoldTerms, Holds, Reservation, Resolution, Resolve, Resolved};
+use tallygate::limit::Changes;
 use tallygate::policy::{Excess, Mode};
 use tallygate::request::{Request, RequestId};
 use tallygate::{Check, CheckError, Cost, Decision, Key, Limit, Status};
@@ -24,6 +25,8 @@ pub(super) struct Ask {
     pub(super) charged_at: Option<Timestamp>,
     /// What the limit grants to holds, as far as the call says.
     pub(super) terms: Option<HoldTerms>,
+    /// What the limit changes to, and when.
+    pub(super) changes: Option<Changes>,
 }
 
 #[derive(Debug, Clone)]
@@ -68,7 +71,12 @@ impl Ask {
         let key = Key::new(&self.policy, &self.subject).expect("short names");
         let check = Check::new(key, &self.limit).cost(self.cost).with_mode(self.mode).with_excess(self.excess);
         let check = check.with_charged_at(self.charged_at).with_holds(self.terms.as_ref());
-        if self.cut { check.within_capacity() } else { check }
+        // Whether a cost is above the capacity is known to the store only, and a call may ask about another limit since.
+        match self.changes.as_ref().filter(|changes| changes.first() == &self.limit) {
+            Some(changes) => check.with_changes(Some(changes)),
+            None if self.cut => check.within_capacity(),
+            None => check,
+        }
     }
 }
 
@@ -133,6 +141,9 @@ impl fmt::Display for Ask {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { policy, subject, limit, cost, mode, excess, .. } = self;
         write!(f, "{cost} of {policy}/{subject} ({limit}, {mode}, {excess})")?;
+        if let Some(changes) = &self.changes {
+            write!(f, " {changes:?}")?;
+        }
         self.charged_at.map_or(Ok(()), |at| write!(f, " charged at {at}"))
     }
 }

@@ -6,6 +6,7 @@ use std::time::Duration;
 use tallygate::call::{UpTo, Verb};
 use tallygate::clock::Timestamp;
 use tallygate::hold::{Hold, HoldId, HoldTerms, OnAbandon, Overrun, Reservation, Resolve, Units};
+use tallygate::limit::Changes;
 use tallygate::policy::{Excess, Mode};
 use tallygate::request::RequestId;
 use tallygate::{Algorithm, Check, Cost, Limit};
@@ -79,7 +80,18 @@ impl Chapter {
         let asks = subjects.flat_map(|subject| {
             self.policies.iter().map(move |(policy, limit)| {
                 let (policy, limit, subject) = (policy.clone(), limit.clone(), subject.clone());
-                Ask { policy, subject, limit, cost, mode, excess, cut: false, charged_at: None, terms: None }
+                Ask {
+                    policy,
+                    subject,
+                    limit,
+                    cost,
+                    mode,
+                    excess,
+                    cut: false,
+                    charged_at: None,
+                    terms: None,
+                    changes: None,
+                }
             })
         });
         asks.collect()
@@ -233,7 +245,32 @@ impl Chapter {
         let (mode, excess) = (Mode::Enforce, Excess::Refuse);
         // A call need not know what its limit grants to holds, but then it is asked twice where units are held.
         let terms = random.chance(30).then_some(terms);
-        Ask { policy, subject: subject.to_owned(), limit, cost, mode, excess, cut: false, charged_at: None, terms }
+        let changes = random.chance(4).then(|| self.changes(random, &limit)).flatten();
+        Ask {
+            policy,
+            subject: subject.to_owned(),
+            limit,
+            cost,
+            mode,
+            excess,
+            cut: false,
+            charged_at: None,
+            terms,
+            changes,
+        }
+    }
+
+    /// One or two changes of a limit, around now.
+    fn changes(&self, random: &mut Random, limit: &Limit) -> Option<Changes> {
+        let now = self.time.now();
+        let around = random.pick(&[1, 1_000, micros(limit.window())]);
+        let change = |random: &mut Random| {
+            let at = (now + around).saturating_sub(random.between(0, 2 * around));
+            (Timestamp::from_micros(at), random.other_numbers(limit))
+        };
+        let count = random.pick(&[1, 1, 2]);
+        let then = (0..count).map(|_| change(random)).collect();
+        Changes::new(limit.clone(), then)
     }
 
     /// One limit or several, with one number of units or several.

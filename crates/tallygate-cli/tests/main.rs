@@ -6,6 +6,7 @@ mod bad_input; // what is refused, and what no input can do to a terminal
 mod check; // `check`, `peek`, `refund`, `reset`
 mod config_reference; // the page that lists every option and field has all of them, and no others
 mod counter; // `counter`
+mod data_dir; // what survives a stop, and a crash
 mod demo; // the facts in the picture
 mod doctor; // what it finds in a store, and what it prints and exits with
 mod explain; // which policies apply, why, and that nothing is charged

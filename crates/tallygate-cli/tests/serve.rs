@@ -12,7 +12,7 @@ use tallygate_testkit::{http, wait};
 use crate::binary;
 
 /// On free ports, unless `args` say otherwise.
-fn serve(args: &[&str], environment: &[(&str, &str)]) -> Command {
+pub(crate) fn serve(args: &[&str], environment: &[(&str, &str)]) -> Command {
     let mut command = binary();
     for listener in ["TALLYGATE_HTTP", "TALLYGATE_GRPC", "TALLYGATE_ADMIN"] {
         command.env(listener, "127.0.0.1:0");
@@ -22,13 +22,13 @@ fn serve(args: &[&str], environment: &[(&str, &str)]) -> Command {
 }
 
 /// A server that was started and has said where it listens.
-struct Serving {
+pub(crate) struct Serving {
     child: Child,
     said: String,
 }
 
 impl Serving {
-    fn start(args: &[&str], environment: &[(&str, &str)]) -> Self {
+    pub(crate) fn start(args: &[&str], environment: &[(&str, &str)]) -> Self {
         let mut child = serve(args, environment).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
         let mut said = String::new();
@@ -45,19 +45,19 @@ impl Serving {
     }
 
     /// The address behind a name of the banner.
-    fn address(&self, name: &str) -> SocketAddr {
+    pub(crate) fn address(&self, name: &str) -> SocketAddr {
         let line = self.said.lines().find(|line| line.trim_start().starts_with(name)).unwrap();
         let address = line.split_whitespace().nth(1).unwrap();
         address.trim_start_matches("http://").parse().unwrap()
     }
 
-    fn signal(&self, signal: &str) {
+    pub(crate) fn signal(&self, signal: &str) {
         let pid = self.child.id().to_string();
         assert!(Command::new("kill").args([signal, &pid]).status().unwrap().success());
     }
 
     /// Lets it end, and says with which code and what it logged.
-    fn end(mut self) -> (Option<i32>, String) {
+    pub(crate) fn end(mut self) -> (Option<i32>, String) {
         let mut log = String::new();
         self.child.stderr.take().unwrap().read_to_string(&mut log).unwrap();
         (self.child.wait().unwrap().code(), log)

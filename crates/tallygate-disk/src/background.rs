@@ -84,7 +84,7 @@ impl Saving {
                 let before = told.now();
                 let saved = saver.save(store.as_ref());
                 if told.failing.load(Ordering::Relaxed) == saved.is_ok() {
-                    on_change(saved.as_ref().map(|()| ()));
+                    on_change(saved.as_ref().copied());
                 }
                 (next_at, retry_after) = match &saved {
                     Ok(()) => (before + SAVE_EVERY, RETRY_AFTER[0]),

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use tallygate::policy::Policy;
+use tallygate_disk::Figures;
 
 use crate::accept::ListenStats;
 use crate::answer::AnswerError;
@@ -217,6 +218,7 @@ impl Sources {
             "Units that were taken in advance, and neither spent nor given back.",
         );
         page.sample(&[], allotments.dropped());
+        self.saved(page);
         if !store.audits() {
             return;
         }
@@ -238,6 +240,24 @@ impl Sources {
             "Keys evicted by the store, as of the last audit; each eviction resets a limit.",
         );
         page.sample(&[], audit.evicted_keys);
+    }
+
+    fn saved(&self, page: &mut Exposition) {
+        let saved = self.app.store().saved();
+        let number = |of: fn(&Figures) -> u64| saved.as_ref().map_or(0, of);
+        page.number(
+            "tallygate_saved_age_seconds",
+            "How much of the past a crash would lose: the time since the last save to the data directory; 0 without one.",
+            saved.as_ref().map_or(0.0, |saved| saved.age.as_secs_f64()),
+        );
+        page.counter("tallygate_save_failures_total", "Saves to the data directory that failed.");
+        page.sample(&[], number(|saved| saved.failures));
+        page.number(
+            "tallygate_saved_entries",
+            "Entries of the data directory, as of the last save.",
+            number(|saved| saved.entries),
+        );
+        page.number("tallygate_saved_bytes", "Size of the file in the data directory.", number(|saved| saved.bytes));
     }
 
     fn watched(&self, page: &mut Exposition) {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tallygate_config::{Config, Findings};
-use tallygate_redis::ConnectError;
+use tallygate_disk::SaveError;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
@@ -18,7 +18,7 @@ use crate::edge::origin::Origins;
 use crate::metrics::Sources;
 use crate::reload::{Reloader, log_warnings};
 use crate::settings::Settings;
-use crate::store::ServedStore;
+use crate::store::{ServedStore, StartError};
 use crate::token::Refunds;
 use crate::{edge, http, instances, live};
 
@@ -47,16 +47,19 @@ pub enum Event<'e> {
     Draining,
 }
 
-/// Why a server did not start.
+/// Why a server did not start, or has ended badly.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RunError {
     /// The policies are invalid.
     #[error("{0}")]
     Policies(Findings),
-    /// The store's URL or prefix is invalid.
+    /// The store's URL or prefix is invalid, or its data directory cannot be used.
     #[error(transparent)]
-    Store(#[from] ConnectError),
+    Store(#[from] StartError),
+    /// The server has run, and what the last moments have charged could not be saved.
+    #[error("what was charged since the last save is lost: {0}")]
+    Save(#[from] SaveError),
     /// The certificates cannot be used.
     #[error(transparent)]
     Tls(#[from] TlsError),
@@ -167,7 +170,7 @@ pub async fn run(
     // What cannot be given back stays charged until it stops counting.
     let _ = timeout(GOODBYE, app.stores.shared().give_back_all()).await;
     counting.end().await;
-    Ok(())
+    Ok(app.store().end_saving().await?)
 }
 
 /// Gives units back that were taken in advance, and that nobody has asked for.

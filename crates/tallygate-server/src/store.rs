@@ -3,6 +3,7 @@
 
 mod audit;
 mod backoff;
+mod disk;
 mod health;
 mod lazy;
 mod probe;
@@ -10,19 +11,21 @@ mod settings;
 mod stats;
 mod watched;
 
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use tallygate::call::Call;
 use tallygate::counter::{CounterError, CounterName, CounterOp, CounterValue, Counters};
 use tallygate::hold::{Hold, Holds, Resolution, Resolved, Work};
 use tallygate::{Decision, MemoryStore, Store, StoreError};
-use tallygate_redis::{AnyStore, ConnectError, Health, RedisStore, Sweep};
+use tallygate_disk::{Figures, SaveError, Saving};
+use tallygate_redis::{AnyStore, Health, RedisStore, Sweep};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 pub use audit::AuditFigures;
 pub(crate) use backoff::jitter;
+pub use disk::StartError;
 pub use health::Condition;
 use lazy::Lazy;
 pub use settings::StoreSpec;
@@ -39,6 +42,8 @@ pub struct ServedStore {
     stack: Observed<Lazy<Timed<AnyStore>>>,
     parts: Arc<Parts>,
     audits: bool,
+    /// Saves the embedded store, if it has a directory.
+    saving: Mutex<Option<Saving>>,
     _tasks: JoinSet<()>,
 }
 
@@ -59,13 +64,19 @@ struct Parts {
 }
 
 impl ServedStore {
-    /// Starts the store of `spec` on the current runtime. An invalid URL or prefix is an error. An unreachable server, or one
-    /// that refuses the login, is not: it is retried.
-    pub fn start(spec: StoreSpec) -> Result<Self, ConnectError> {
+    /// Starts the store of `spec` on the current runtime. An invalid URL or prefix is an error, and so is a data directory that cannot
+    /// be used. An unreachable server, or one that refuses the login, is not: it is retried.
+    pub fn start(spec: StoreSpec) -> Result<Self, StartError> {
         let place = spec.place();
         let sweep = Sweep::of(&spec.prefix)?;
         if place == AnyStore::MEMORY {
-            return Ok(MemoryStore::new().into());
+            return match &spec.data_dir {
+                Some(directory) => disk::start(directory),
+                None => Ok(MemoryStore::new().into()),
+            };
+        }
+        if spec.data_dir.is_some() {
+            return Err(StartError::NotEmbedded { place });
         }
         let server =
             RedisStore::builder(&spec.store).prefix(&spec.prefix).deadline(spec.deadline).coalesce(spec.coalesce);
@@ -95,7 +106,7 @@ impl ServedStore {
         });
         let store = Lazy { store: Arc::clone(&parts.store), condition: Arc::clone(&parts.condition) };
         let stack = Observed { store, stats: Arc::clone(&parts.stats) };
-        Self { stack, parts, audits: true, _tasks: JoinSet::new() }
+        Self { stack, parts, audits: true, saving: Mutex::default(), _tasks: JoinSet::new() }
     }
 
     /// Whether any part of the store answers. An error until the first answer.
@@ -151,6 +162,18 @@ impl ServedStore {
             Some(AnyStore::Memory(store)) => Some(AuditFigures::of_memory(store)),
             _ => *self.parts.figures.borrow(),
         }
+    }
+
+    /// How well the embedded store is saved; `None` without a data directory.
+    pub fn saved(&self) -> Option<Figures> {
+        disk::locked(&self.saving).as_ref().map(Saving::figures)
+    }
+
+    /// Saves the embedded store for the last time, if it has a data directory. Call it when no more calls are decided.
+    pub async fn end_saving(&self) -> Result<(), SaveError> {
+        let Some(saving) = disk::locked(&self.saving).take() else { return Ok(()) };
+        let ended = tokio::task::spawn_blocking(move || saving.end()).await;
+        ended.unwrap_or_else(|panicked| std::panic::resume_unwind(panicked.into_panic()))
     }
 
     /// Receives what the watch of the store finds, and above all which masters refuse to be charged.

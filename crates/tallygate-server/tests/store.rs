@@ -7,7 +7,7 @@ use tallygate::counter::{CounterName, CounterOp, CounterValue, Counters};
 use tallygate::store::StoreErrorKind;
 use tallygate::{Check, Decision, Key, Limit, MemoryStore, Store, StoreError};
 use tallygate_redis::ConnectError;
-use tallygate_server::store::{Condition, ServedStore, StoreSpec};
+use tallygate_server::store::{Condition, ServedStore, StartError, StoreSpec};
 use tallygate_testkit::Server;
 use tokio::time::{Instant, timeout};
 
@@ -92,14 +92,14 @@ async fn it_starts_before_its_server_and_works_once_that_is_there() {
 #[tokio::test]
 async fn a_url_or_prefix_that_cannot_be_right_is_an_error_at_once() {
     let start = |spec| ServedStore::start(spec).map(|_| ());
-    assert!(matches!(start(StoreSpec::new("http://h")), Err(ConnectError::Url(_))));
+    assert!(matches!(start(StoreSpec::new("http://h")), Err(StartError::Connect(ConnectError::Url(_)))));
     assert!(matches!(
         start(StoreSpec { prefix: "a b".to_owned(), ..StoreSpec::new("redis://h") }),
-        Err(ConnectError::Prefix { .. })
+        Err(StartError::Connect(ConnectError::Prefix { .. }))
     ));
     assert!(matches!(
         start(StoreSpec { prefix: "".to_owned(), ..StoreSpec::new("memory") }),
-        Err(ConnectError::Prefix { .. })
+        Err(StartError::Connect(ConnectError::Prefix { .. }))
     ));
 }
 

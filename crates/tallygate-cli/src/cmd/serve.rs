@@ -41,6 +41,10 @@ pub(crate) struct Args {
     // A URL may contain a password, so the help does not show it.
     #[arg(long, value_name = "URL", env = "TALLYGATE_STORE", hide_env_values = true)]
     store: Option<String>,
+    /// A directory in which the embedded store is kept, so that neither a restart nor a crash resets limits; it is created if needed
+    /// [default: it is forgotten]
+    #[arg(long, value_name = "DIR", env = "TALLYGATE_DATA_DIR")]
+    data_dir: Option<PathBuf>,
     /// The prefix of all keys on a server
     #[arg(long, value_name = "PREFIX", env = "TALLYGATE_PREFIX", default_value = "tallygate")]
     prefix: String,
@@ -127,6 +131,7 @@ const EXAMPLES: &str = "\
 Examples:
   tallygate serve
   tallygate serve --config policies.yaml --store redis://127.0.0.1:6379
+  tallygate serve --config policies.yaml --data-dir /var/lib/tallygate
   tallygate serve --config /etc/tallygate --http 0.0.0.0:8080 --grpc 0.0.0.0:8081
   TALLYGATE_TOKEN=$(openssl rand -hex 32) tallygate serve --admin 0.0.0.0:6070
 
@@ -193,6 +198,7 @@ fn settings(args: &Args) -> anyhow::Result<(Settings, Option<Example>)> {
     let settings = Settings {
         policies: args.config.clone(),
         store: StoreSpec {
+            data_dir: args.data_dir.clone(),
             prefix: args.prefix.clone(),
             deadline: args.store_deadline,
             coalesce: args.coalesce,

@@ -1,5 +1,6 @@
 //! The settings of the store.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use tallygate_redis::{AnyStore, StoreUrl};
@@ -10,6 +11,8 @@ use tallygate_redis::{AnyStore, StoreUrl};
 pub struct StoreSpec {
     /// `memory`, or the URL of a Redis or Valkey server.
     pub store: String,
+    /// Where the embedded store is kept when the process ends. `None`: nowhere.
+    pub data_dir: Option<PathBuf>,
     /// The prefix of every key. Defaults to `tallygate`.
     pub prefix: String,
     /// How long a call may take. Defaults to 15 ms.
@@ -25,6 +28,7 @@ impl StoreSpec {
     pub fn new(text: &str) -> Self {
         Self {
             store: text.trim().to_owned(),
+            data_dir: None,
             prefix: "tallygate".to_owned(),
             deadline: Duration::from_millis(15),
             coalesce: true,

@@ -16,7 +16,12 @@ pub(super) fn text(args: &Args, settings: &Settings, listeners: &Listeners, exam
         None => "the built-in policy".to_owned(),
     };
     let place = match settings.store.place().as_str() {
-        "memory" => "the embedded store".to_owned(),
+        "memory" => match &args.data_dir {
+            Some(directory) => {
+                format!("the embedded store, kept in {}", sanitize::text(&directory.display().to_string()))
+            }
+            None => "the embedded store".to_owned(),
+        },
         place => sanitize::text(place),
     };
     let mut text = format!("tallygate {} serves {policies} on {place}\n\n", crate::VERSION.as_str());

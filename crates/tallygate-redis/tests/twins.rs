@@ -222,7 +222,10 @@ impl Store for Keys {
                 // It lives as long as its holds.
                 assert!(given.is_none_or(|given| given >= counts), "{check:?} was given {given:?} ms, {status:?}");
             } else if check.limit.algorithm() == Algorithm::SlidingLog {
-                let windows = 2 * u64::try_from(check.limit.window().as_millis()).unwrap() + SLACK;
+                // That by which it was decided, if the limit changes.
+                let limit = check.changes().zip(decision.decided_at()).map(|(changes, at)| changes.limit_at(at));
+                let window = limit.unwrap_or(check.limit).window();
+                let windows = 2 * u64::try_from(window.as_millis()).unwrap() + SLACK;
                 assert!(given.is_none_or(|given| given == windows), "{check:?} was given {given:?} ms, {status:?}");
             } else {
                 assert_eq!(given, Some(counts), "{check:?}, {status:?}");

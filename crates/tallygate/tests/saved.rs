@@ -9,6 +9,7 @@ use tallygate::call::{Call, Verb};
 use tallygate::clock::ManualClock;
 use tallygate::counter::{CounterName, CounterOp, CounterValue, Counters};
 use tallygate::hold::{Hold, Holds, Resolution, Resolved, Work};
+use tallygate::live::{Override, OverrideSet, Overrides as _, Target, change};
 use tallygate::request::Request;
 use tallygate::store::{RestoreError, SavedEntry, SavedKey, Secret};
 use tallygate::{Algorithm, Check, Decision, Key, Limit, Limiter, MemoryStore, Store, StoreError};
@@ -189,6 +190,33 @@ fn shared_states_are_restored() {
 }
 
 /// Another number of shards, because the capacity was changed.
+/// They are saved when they have changed, and with everything; and what was written to the disk is read, or refused.
+#[tokio::test]
+async fn overrides_are_restored() {
+    let secret = Secret::random();
+    let store = restored(&Disk::new(), &secret, MemoryStore::builder());
+    let mut disk = Disk::new();
+    apply(&mut disk, store.changes().unwrap());
+    assert_eq!(disk.len(), 0, "there are none");
+    let target = Target::new("api", "per-user", [("user".to_owned(), "1".to_owned())]);
+    let one = Override::new(target, Some("9/min".parse().unwrap())).because("a test").by("ada");
+    let set = change(&store, None, |set, now| set.put(one.clone(), None, now)).await.unwrap();
+    apply(&mut disk, store.changes().unwrap());
+    assert_eq!((disk.len(), store.changes().unwrap().len()), (1, 0), "once");
+    for disk in [&disk, &store.everything().into_iter().map(|entry| (entry.key, entry.value.unwrap())).collect()] {
+        let again = restored(disk, &secret, MemoryStore::builder());
+        assert_eq!(OverrideSet::of_reading(&again.read_overrides(None).await.unwrap()).unwrap(), set);
+        assert_eq!(again.changes().unwrap().len(), 0);
+    }
+    let (key, value) = disk.first_key_value().unwrap();
+    let taken = |value: &[u8]| MemoryStore::builder().restore(&secret).take(key, value);
+    let newer = [&[2], &value[1..]].concat();
+    assert_eq!(taken(&newer), Err(RestoreError::Newer { found: 2 }));
+    for damaged in [&value[..0], &value[..5], &[&[0], &value[1..]].concat()] {
+        assert_eq!(taken(damaged), Err(RestoreError::Damaged { key: *key }));
+    }
+}
+
 #[test]
 fn a_larger_store_takes_back_what_a_smaller_one_has_saved() {
     let clock = ManualClock::new(START);

@@ -2,6 +2,7 @@
 
 mod builder;
 mod bytes;
+mod overrides;
 pub(super) mod print;
 mod recorded;
 pub(super) mod saved;
@@ -23,9 +24,9 @@ use crate::hold::{
     Hold, HoldState, HoldTerms, Holds, OpenHold, Refused, Reservation, Resolution, Resolve, Resolved, Work,
 };
 use crate::key::Key;
-use crate::live::{Overrides, Reading, Replaced, Replacement};
 use crate::request::Request;
 use crate::sync::{Mutex, MutexGuard};
+use overrides::Kept;
 use print::{Factors, Print};
 use shard::{Mode, Part, Record, Remembered, Shard, Step, no_room};
 
@@ -39,13 +40,6 @@ pub struct MemoryStore {
     factors: Factors,
     clock: Clock,
     overrides: Mutex<Kept>,
-}
-
-/// The overrides: their revision, and the set as a shared store would keep it.
-#[derive(Debug, Clone, Default)]
-struct Kept {
-    revision: u64,
-    record: Vec<u8>,
 }
 
 /// A shard on its own cache lines, to avoid false sharing.
@@ -604,25 +598,5 @@ impl Counters for MemoryStore {
         let mut shard = lock(self.shard_of(print));
         let now = self.clock.now().as_micros();
         shard.count(print, op, now)
-    }
-}
-
-/// Twin: `tallygate-redis/lua/overrides.lua`.
-impl Overrides for MemoryStore {
-    async fn read_overrides(&self, known: Option<u64>) -> Result<Reading, StoreError> {
-        let kept = self.overrides.lock();
-        let record = (known != Some(kept.revision)).then(|| kept.record.clone());
-        Ok(Reading::new(self.clock.now(), kept.revision, record))
-    }
-
-    async fn replace_overrides(&self, replacement: Replacement) -> Result<Replaced, StoreError> {
-        let mut kept = self.overrides.lock();
-        let now = self.clock.now();
-        if kept.revision != replacement.of || now > replacement.not_after {
-            return Ok(Replaced::NotDone);
-        }
-        let revision = now.as_micros().max(kept.revision + 1);
-        *kept = Kept { revision, record: replacement.record };
-        Ok(Replaced::Done(revision))
     }
 }

@@ -1,8 +1,9 @@
 //! Builds a [`MemoryStore`].
 
+use super::overrides::Kept;
 use super::print::Factors;
 use super::shard::Shard;
-use super::{Kept, MemoryStore, MemoryStoreBuilder, Overflow, Padded};
+use super::{MemoryStore, MemoryStoreBuilder, Overflow, Padded};
 use crate::clock::Clock;
 use crate::sync::Mutex;
 

@@ -3,6 +3,7 @@
 use std::fmt;
 
 use super::bytes::Limits;
+use super::overrides::Kept;
 use super::print::Factors;
 use super::{MemoryStore, MemoryStoreBuilder, Padded, lock};
 use crate::sync::MutexGuard;
@@ -39,8 +40,8 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// An entry of a store, in the form in which it is saved: a state, a counter, a hold, what is held of a state, or an answer that is
-/// remembered. Only this library can read it.
+/// An entry of a store, in the form in which it is saved: a state, a counter, a hold, what is held of a state, an answer that is
+/// remembered, or the overrides. Only this library can read it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SavedEntry {
     /// Tells it from all others of the store.
@@ -93,6 +94,13 @@ impl MemoryStoreBuilder {
 impl Restoring {
     /// Takes an entry that was saved. Returns false if it no longer counts: then it can be deleted where it was saved.
     pub fn take(&mut self, key: &SavedKey, value: &[u8]) -> Result<bool, RestoreError> {
+        if let Some(kept) = Kept::of_saved(key, value) {
+            *self.store.overrides.lock() = kept.map_err(|found| match found {
+                _ if found > super::shard::FORMAT => RestoreError::Newer { found },
+                _ => RestoreError::Damaged { key: *key },
+            })?;
+            return Ok(true);
+        }
         let now = self.store.now().as_micros();
         let shards = &self.store.shards;
         let shard = super::shard::home(key, value, shards.len());
@@ -117,13 +125,18 @@ impl MemoryStore {
         let known =
             |(index, shard): (usize, &mut MutexGuard<'_, _>)| super::shard::Shard::changes(shard, index, &mut changes);
         let complete = self.lock_all().iter_mut().enumerate().all(known);
-        complete.then_some(changes)
+        // What is not taken now is taken with everything.
+        complete.then(|| {
+            changes.extend(self.overrides.lock().take_saved(false));
+            changes
+        })
     }
 
     /// All that the store holds, as of one instant. [`changes`](Self::changes) goes on from there.
     pub fn everything(&self) -> Vec<SavedEntry> {
         let mut all = Vec::new();
         self.lock_all().iter_mut().enumerate().for_each(|(index, shard)| shard.everything(index, &mut all));
+        all.extend(self.overrides.lock().take_saved(true));
         all
     }
 

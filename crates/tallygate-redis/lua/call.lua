@@ -39,6 +39,7 @@ local heads, later, looked, remembered, aware = {}, {}, {}, {}, false
 
 local sub, byte, find, pack = string.sub, string.byte, string.find, struct.pack
 local ENFORCE, QUOTA, SHADOW, DRAINS, HOPELESS = byte('eqsdh', 1, 5)
+local DENIED, WITH_ID, LOOKS, REACHES = byte('1ihc', 1, 4)
 -- The answer of a twin to a call that does not look at holds.
 local MARKED = '!\2'
 
@@ -71,11 +72,11 @@ end
 -- One call: its checks are KEYS[first] to KEYS[first + count - 1], and their numbers follow ARGV[at]. In addition to the verbs of a
 -- call, a twin takes adopt: it writes only a state that was converted to other numbers.
 local function call(verb, terms, specs, first, at, count)
+  local standing, looks, calendars = byte(terms, 1, 3)
   local request
-  if sub(terms, 1, 1) == 'i' then request, terms = take_request(terms) end
-  local denied, reserves, at_most = sub(terms, 1, 1) == '1', verb == 'reserve', nil
-  aware = sub(terms, 2, 2) == 'h'
-  local calendars = sub(terms, 3, 3) == 'c'
+  if standing == WITH_ID then request, terms = take_request(terms) end
+  local denied, reserves, at_most = standing == DENIED, verb == 'reserve', nil
+  aware, calendars = looks == LOOKS, calendars == REACHES
   if calendars then
     local from, till = struct.unpack('<dd', terms, #terms - 15)
     if now < from or now >= till then return '@' .. pack('<d', now) end
@@ -85,7 +86,7 @@ local function call(verb, terms, specs, first, at, count)
   local memory = request and KEYS[first + (aware and 2 or 1) * count + (reserves and 1 or 0)]
   local again = request and verb ~= 'refund' and recall(memory, request)
   if again then return again end
-  local answers, charged, enforced, quotas, quota = {}, {}, not denied, false, false
+  local answers, charged, enforced, quotas, quota = {}, reserves and {}, not denied, false, false
   -- For each check judged on its own: whether it fits, what is left, the waits, and whether its state was converted.
   local judged = {}
   for i = 1, count do
@@ -168,7 +169,7 @@ local function call(verb, terms, specs, first, at, count)
     if quotas then granted = math.min(granted, most) end
   end
   for i = 1, count do
-    charged[i] = 0
+    if reserves then charged[i] = 0 end
     if not answers[i] then
       -- What to take from a state: see Settlement::taking.
       local key, packed, head = KEYS[first + i - 1], ARGV[at + i], 13 * i - 12
@@ -234,9 +235,10 @@ local function replies_by(decide)
     local count = #specs / 13
     replies[i] = decide(verb, terms, specs, first, at + 3, count)
     first = first + count
-    if sub(terms, 2, 2) == 'h' then first = first + count end
+    local standing, looks = byte(terms, 1, 2)
+    if looks == LOOKS then first = first + count end
     if verb == 'reserve' then first = first + 1 end
-    if sub(terms, 1, 1) == 'i' then first = first + 1 end
+    if standing == WITH_ID then first = first + 1 end
     at = at + 3 + count
   end
   return replies

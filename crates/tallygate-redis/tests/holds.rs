@@ -172,6 +172,28 @@ async fn a_hold_after_lost_open_holds_expires() {
     }
 }
 
+/// A settlement removes the open hold first, which needs no memory. So what is not used comes back although nothing can be reserved.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_full_server_settles_what_it_holds() {
+    for flavour in flavours() {
+        let server = Server::of(flavour).arg("--maxmemory-policy", "noeviction").start();
+        let limiter = patient(&server.url()).await;
+        for algorithm in Algorithm::ALL.iter().copied().filter(|&algorithm| algorithm != Algorithm::SlidingLog) {
+            let limit = yearly(algorithm, 10);
+            let check = Check::new(Key::new("p", algorithm.name()).unwrap(), &limit).cost(units(8));
+            let hold = reserve(&limiter, &[check], Duration::from_secs(60)).await.unwrap();
+            server.command(&["CONFIG", "SET", "maxmemory", "1"]).ok();
+            assert!(limiter.reserve(&[check.cost(units(1))], Duration::from_secs(60)).await.is_err(), "{algorithm}");
+            let settled = limiter.settle(&hold, Units::Same(3)).await.unwrap();
+            assert_eq!((settled.parts[0].settled, settled.parts[0].refunded), (3, 5), "{algorithm}");
+            server.command(&["CONFIG", "SET", "maxmemory", "0"]).ok();
+            let left = status(&limiter, check).await;
+            assert_eq!((left.remaining(), left.held(), left.debt()), (7, 0, 0), "{algorithm}");
+        }
+        every_key_expires(&server);
+    }
+}
+
 /// The guard has no runtime of its own: the store finishes what it began.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_dropped_guard_cancels_its_hold() {

@@ -1,3 +1,4 @@
+mod common;
 mod refused;
 
 use std::future::poll_fn;

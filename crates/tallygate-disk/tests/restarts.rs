@@ -19,7 +19,7 @@ fn builder(clock: &ManualClock) -> MemoryStoreBuilder {
 #[tokio::test]
 async fn everything_is_as_it_was() {
     let (clock, directory) = (clock(), tempfile::tempdir().unwrap());
-    let limits = Algorithm::ALL.iter().map(|&algorithm| Limit::per_hour(10).algorithm(algorithm).build().unwrap());
+    let limits = Algorithm::OVER_TIME.iter().map(|&algorithm| Limit::per_hour(10).algorithm(algorithm).build().unwrap());
     let limits: &'static [Limit] = Vec::leak(limits.collect());
     // Two algorithms share a kind of state, so the subject is the algorithm.
     let check = |policy, limit: &'static Limit| Check::new(Key::new(policy, limit.algorithm().name()).unwrap(), limit);
@@ -64,7 +64,7 @@ async fn everything_is_as_it_was() {
 /// A machine may start with a clock that is behind: nobody gains by it, and nobody is blocked for longer than a full refill.
 #[tokio::test]
 async fn a_clock_that_is_behind_after_a_restart_admits_no_more() {
-    for &algorithm in Algorithm::ALL {
+    for &algorithm in Algorithm::OVER_TIME {
         for behind in [Duration::from_secs(30), Duration::from_secs(86_400)] {
             let (ahead, directory) = (clock(), tempfile::tempdir().unwrap());
             ahead.advance(behind);

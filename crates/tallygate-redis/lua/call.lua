@@ -10,7 +10,7 @@
 --   ARGV[+1]   check, peek, refund, reset or reserve
 --   ARGV[+2]   1 if the call is already denied, i if it has an id, else 0; h if it looks at holds, else -; c if it has limits of a calendar, else -. Then, if the
 --              call takes what is left, the most units, a double. The costs of its checks are then the least units, all the same. If it
---              reserves, the id of the hold (16 bytes), for how long (a double, microseconds), and 18 bytes for each check: on_abandon (c, r
+--              reserves, the id of the hold (16 bytes), for how long, and for how long at most with all extensions (doubles, microseconds), and 18 bytes for each check: on_abandon (c, r
 --              or t), overrun (d, c or r), how many holds may be open, and how many units held (doubles). If it has limits of a
 --              calendar, from when and until when the instants that are sent with all of them reach, two doubles. If it has an id, last a
 --              fingerprint (16 bytes) and for how long its answer is remembered (a double, microseconds). The answer of a refund is forgotten
@@ -134,7 +134,7 @@ local function call(verb, terms, specs, first, at, count)
         if charges and aware then close_unless(not changed, kind, key, opens, packed) end
         if fit and reserves then
           local known = heads[key] or { count = 0, due = 0 }
-          local most_open, most = struct.unpack('<dd', terms, 12 + 18 * i)
+          local most_open, most = struct.unpack('<dd', terms, 20 + 18 * i)
           full = known.count >= most_open
             or held(key, packed, remaining, debt, not changed) + struct.unpack('<d', packed) > most
           if full then fit, retry_after = false, math.max(retry_after, known.due - now, 1) end
@@ -197,7 +197,7 @@ local function call(verb, terms, specs, first, at, count)
         if reserves then
           charged[i] = units
           local id, ttl = struct.unpack('<c16d', terms, 4)
-          hold(kind, key, opens, packed, now, reset_after, units, now + ttl, id, sub(terms, 10 + 18 * i, 10 + 18 * i))
+          reset_after = hold(kind, key, opens, packed, now, reset_after, units, now + ttl, id, sub(terms, 18 + 18 * i, 18 + 18 * i))
         end
         fits = true
       elseif takes and not fit and drains == DRAINS and remaining > 0 then

@@ -40,6 +40,26 @@ local function load(key, kind)
   return heads[key]
 end
 
+-- A state of what is in flight that was lost, as by an eviction, is made again from its open holds: their units are still in use.
+local function restore(key, opens, now)
+  local entries = redis.call('ZRANGE', opens, '0', '-1', 'WITHSCORES')
+  if #entries == 0 then return end
+  local head, past = { held = 0, count = 0, due = 0, last = 0, debt = 0 }, 0
+  for i = 1, #entries, 2 do
+    local deadline = tonumber(entries[i + 1])
+    if deadline <= now then
+      past = past + 1
+    else
+      if head.count == 0 then head.due = deadline end
+      head.count, head.held, head.last = head.count + 1, head.held + struct.unpack('<d', entries[i], 17), deadline
+    end
+  end
+  if past > 0 then later[#later + 1] = { 'ZREMRANGEBYRANK', opens, '0', past - 1 } end
+  if head.count == 0 then return end
+  states[key], heads[key] = pack('<Bdd', 1, head.last, head.held), head
+  ttls[key] = math.ceil((head.last - now) / 1000) + SLACK
+end
+
 -- Looks at a state: whether it was written with the numbers of the limit, what is left, the debt, after which time it is unused, and a
 -- text if it cannot be read.
 local function look(kind, key, packed, at)
@@ -121,6 +141,10 @@ end
 -- check finds out by itself whether the limit has other numbers than the state.
 local function open(kind, key, opens, packed, now)
   local head = load(key, kind)
+  if kind == 'cc' and not head and not states[key] and opens then
+    restore(key, opens, now)
+    return
+  end
   if not head or head.count == 0 or head.due > now then return end
   local fits, _, _, _, unreadable = look(kind, key, packed, now)
   if unreadable or not fits then return unreadable end
@@ -157,7 +181,18 @@ local function before_charge(kind, key, packed, now)
   if remaining == struct.unpack('<d', packed, 9) then head.held = 0 end
 end
 
--- Holds units that were just charged. Its reset_after is that of the state now.
+-- What is in flight counts at least until this deadline. Returns after which time the state is unused.
+local function lasts_until(key, now, deadline, reset_after)
+  local value = states[key]
+  if not value then return reset_after end
+  local ends, used = struct.unpack('<dd', value, 2)
+  if deadline > ends then
+    states[key], looked[key], ends = pack('<Bdd', 1, deadline, used), nil, deadline
+  end
+  return used > 0 and ends > now and ends - now or 0
+end
+
+-- Holds units that were just charged. Takes and returns after which time the state is unused.
 local function hold(kind, key, opens, packed, now, reset_after, units, deadline, id, on_abandon)
   local head = heads[key]
   if not head then
@@ -166,9 +201,11 @@ local function hold(kind, key, opens, packed, now, reset_after, units, deadline,
   end
   if head.count == 0 or deadline < head.due then head.due = deadline end
   head.count, head.held = head.count + 1, head.held + units
+  if kind == 'cc' then reset_after = lasts_until(key, now, deadline, reset_after) end
   write_later('ZADD', opens, string.format('%.0f', deadline), id .. pack('<dd', units, now) .. on_abandon)
   keep_until(opens, head, now, math.max(deadline, now + reset_after))
   touch(kind, key, packed, now)
+  return reset_after
 end
 
 -- How much of what is used is held.
@@ -207,12 +244,14 @@ end
 
 -- The record of a hold: see resolve.lua.
 local function record(terms, specs, first, at, count, charged)
-  local ttl = struct.unpack('<d', terms, 20)
+  local ttl, life = struct.unpack('<dd', terms, 20)
   local parts = { pack('<Bc1ddddB', 1, 'o', now, now + ttl, now + ttl + RETENTION, 0, count) }
   for i = 1, count do
-    local key, numbers, grants = KEYS[first + i - 1], sub(ARGV[at + i], 9), 10 + 18 * i
+    local key, numbers, grants = KEYS[first + i - 1], sub(ARGV[at + i], 9), 18 + 18 * i
     parts[i + 1] = sub(specs, 13 * i - 12, 13 * i - 11) .. sub(terms, grants, grants + 1)
       .. pack('<dddddBI2', charged[i], charged[i], 0, 0, 0, #numbers, #key) .. numbers .. key
   end
+  -- It was not renewed.
+  parts[count + 2] = string.rep('\0', 8) .. pack('<d', now + life)
   write_later('SET', KEYS[first + 2 * count], table.concat(parts), 'PX', string.format('%.0f', math.ceil((ttl + RETENTION) / 1000) + SLACK))
 end

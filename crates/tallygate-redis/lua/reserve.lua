@@ -7,6 +7,7 @@
 --          double) and its terms as in call.lua, without the first three bytes and the calendars
 -- reply    that of call.lua, or of a twin that cannot decide any of the calls
 repeat
+  local NEVER_RENEWED = '\0\0\0\0\0\0\0\0'
   local ENDS_WINDOWS = KIND == 'fw' or KIND == 'cw'
   local pack, unpack_at = struct.pack, struct.unpack
   local calls, key, opens, asked = #KEYS - 2, KEYS[1], KEYS[2], ARGV[1]
@@ -22,7 +23,7 @@ repeat
   local packed, numbers = string.sub(asked, 3, 2 + size), string.sub(asked, 11, 2 + size)
   local replies, entries, open, records, lifetimes = { false }, { 'ZADD', opens, false, false }, 0, { false }, { false }
   for i = 1, left_out and 0 or calls do
-    local cost, id, ttl, grants, most_open, most_held = unpack_at('<dc16dc2dd', asked, size + 50 * i - 47)
+    local cost, id, ttl, life, grants, most_open, most_held = unpack_at('<dc16ddc2dd', asked, size + 58 * i - 55)
     if cost ~= usual then packed, usual = pack('<d', cost) .. numbers, cost end
     local verb, charged_at, head, converted = 'check', now, nil, false
     local allowed, remaining, retry_after, reset_after, changed, given, debt = false, 0, 0, 0, false, 0, 0
@@ -44,7 +45,7 @@ repeat
       -- Whole numbers are written alike by the server and by %.0f.
       entries[2 * open + 1], entries[2 * open + 2] = deadline, pack('<c16ddc1', id, cost, now, grants)
       record = pack('<Bc1ddddBc2c2dddddBI2', 1, 'o', now, deadline, deadline + RETENTION, 0, 1, KIND, grants, cost, cost, 0, 0, 0, #numbers, #key)
-        .. numbers .. key
+        .. numbers .. key .. NEVER_RENEWED .. pack('<d', now + life)
     end
     records[i], lifetimes[i] = record, math.ceil((ttl + RETENTION) / 1000) + SLACK
     replies[i] = pack('<BdBdddddd', flag, now, flag, remaining, retry_after, reset_after, units, math.min(held, capacity - remaining), 0)
@@ -66,8 +67,8 @@ repeat
   -- The keys and arguments as call.lua takes them.
   local keys, args = {}, { string.format('%.0f', calls) }
   for i = 1, calls do
-    local at = size + 50 * i - 47
-    local terms = '0h-' .. string.sub(asked, at + 8, at + 49)
+    local at = size + 58 * i - 55
+    local terms = '0h-' .. string.sub(asked, at + 8, at + 57)
     if KIND == 'cw' then terms = '0hc' .. string.sub(terms, 4) .. string.sub(numbers, 25, 32) .. string.sub(numbers, -8) end
     keys[3 * i - 2], keys[3 * i - 1], keys[3 * i] = key, opens, KEYS[i + 2]
     args[4 * i - 2], args[4 * i - 1], args[4 * i], args[4 * i + 1] =

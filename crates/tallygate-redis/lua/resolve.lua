@@ -1,13 +1,15 @@
--- Settles, extends, cancels or confirms a hold. Twin: Shards::resolve in tallygate/src/store/memory.rs
+-- Settles, extends, renews, cancels or confirms a hold. Twin: Shards::resolve in tallygate/src/store/memory.rs
 -- KEYS      the states of the hold, in order; the open holds of each; the record of the hold
--- ARGV[1]   settle, settle_part, cancel, extend or confirm
--- ARGV[2]   the id of the hold (16 bytes); a number of this call, and by how much to extend (doubles, microseconds)
+-- ARGV[1]   settle, settle_part, cancel, extend, renew or confirm
+-- ARGV[2]   the id of the hold (16 bytes); a number of this call, and by how much to extend (doubles, microseconds); the turn of the token,
+--           and the next one (8 bytes each)
 -- ARGV[3]   for each state the units used, a double, -1 for all that is left; after these 1 if the same number is meant for each
 -- record    1 and the state (o, s or c); when the units were charged, the deadline, until when the record counts, the number of the last
 --           call other than extend (doubles); how many parts. A part: the kind of its state, on_abandon (see holds.lua), overrun; units reserved, left, settled, refunded
---           and unpaid (doubles); the lengths of the numbers of its limit and of its key, and both
+--           and unpaid (doubles); the lengths of the numbers of its limit and of its key, and both. Then the turn of the
+--           token (8 bytes, zeros before the first renewal), and the instant beyond which nothing extends it (a double)
 -- reply     the state (o, s, c, x for expired or u for unknown); 1 if it did what it was asked to, 0 if it changed nothing, 2 if different
---           numbers were reserved, 3 and more for the part that refuses an overrun; the deadline and now (doubles); for each part ten
+--           numbers were reserved, 3 and more for the part that refuses an overrun, 255 if the hold was renewed since; the deadline and now (doubles); for each part ten
 --           doubles: capacity, units reserved, left, settled, refunded, unpaid; remaining, reset_after, held and debt of its state
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
@@ -31,7 +33,8 @@ end
 --[[holds]]
 
 local verb, count, record_key = ARGV[1], (#KEYS - 1) / 2, KEYS[#KEYS]
-local id, attempt, ttl = struct.unpack('<c16dd', ARGV[2])
+local id, attempt, ttl, turn, next_turn = struct.unpack('<c16ddc8c8', ARGV[2])
+local extends = verb == 'extend' or verb == 'renew'
 
 -- The record, if it is one of these states and still counts.
 local function read_record()
@@ -39,7 +42,7 @@ local function read_record()
   if not text or #text < 35 or byte(text) ~= 1 then return nil end
   local _, state, charged_at, deadline, forget_at, last, parts, at = struct.unpack('<Bc1ddddB', text)
   if parts ~= count or now >= forget_at then return nil end
-  local record = { state = state, charged_at = charged_at, deadline = deadline, last = last }
+  local record = { state = state, charged_at = charged_at, deadline = deadline, last = last, turn = string.rep('\0', 8), ends_at = 2 ^ 53 }
   for i = 1, count do
     if #text < at + 46 then return nil end
     local part, numbers, key = {}, nil, nil
@@ -56,6 +59,7 @@ local function read_record()
     end
     record[i] = part
   end
+  if #text >= at + 15 then record.turn, record.ends_at = struct.unpack('<c8d', text, at) end
   return record
 end
 
@@ -67,6 +71,7 @@ local function write_record(record)
       .. pack('<dddddBI2', part.reserved, part.left, part.settled, part.refunded, part.unpaid, #part.numbers, #part.key)
       .. part.numbers .. part.key
   end
+  parts[count + 2] = record.turn .. pack('<d', record.ends_at)
   local lifetime = string.format('%.0f', math.ceil((forget_at - now) / 1000) + SLACK)
   table.insert(later, 1, { 'SET', record_key, table.concat(parts), 'PX', lifetime })
 end
@@ -91,6 +96,18 @@ local function entry_of(part, deadline)
   for _, member in ipairs(redis.call('ZRANGE', part.opens, at, at, 'BYSCORE')) do
     if #member == 33 and sub(member, 1, 16) == id then return member end
   end
+end
+
+-- When the next hold of what is in flight ends, other than this one, which ends at `deadline` if it is still open.
+local function due_without(part, deadline)
+  local due = deadline
+  local from = '(' .. string.format('%.0f', now)
+  local entries = redis.call('ZRANGE', part.opens, from, '+inf', 'BYSCORE', 'LIMIT', '0', '2', 'WITHSCORES')
+  for i = 1, #entries, 2 do
+    local other = tonumber(entries[i + 1])
+    if sub(entries[i], 1, 16) ~= id and (not due or other < due) then due = other end
+  end
+  return due
 end
 
 -- Charges what a hold did not cover, as far as its limit allows that. Returns how much.
@@ -119,9 +136,13 @@ local function resolve_part(record, part, used, deadline)
     end
     return
   end
-  if verb == 'extend' then
+  if extends then
     if member then
       write_later('ZADD', part.opens, string.format('%.0f', deadline), member)
+      if kind == 'cc' then
+        head.due = due_without(part, deadline)
+        lasts_until(key, now, deadline)
+      end
       keep_until(part.opens, head, now, deadline)
       touch(kind, key, packed, now)
     end
@@ -129,6 +150,8 @@ local function resolve_part(record, part, used, deadline)
   end
   local ends, left = verb ~= 'settle_part', part.left
   if used < 0 then used = left end
+  -- What is in flight is held until the hold ends, and then all of it comes back.
+  if kind == 'cc' then used = 0 end
   local taken, beyond = math.min(used, left), math.max(used - left, 0)
   part.settled, part.left = part.settled + taken, ends and 0 or left - taken
   if not member then
@@ -143,6 +166,7 @@ local function resolve_part(record, part, used, deadline)
     write_later('ZADD', part.opens, at, id .. pack('<d', part.left) .. sub(member, 25))
     write_later('ZREM', part.opens, member)
   end
+  if kind == 'cc' then head.due = due_without(part, not ends and record.deadline or nil) or head.due end
   local fits = look(kind, key, packed, now)
   release(kind, key, packed, now, record.charged_at, ends and left or taken)
   if not fits then
@@ -155,6 +179,14 @@ local function resolve_part(record, part, used, deadline)
   end
   local _, _, debt = look(kind, key, packed, now)
   keep(kind, key, packed, now, debt)
+end
+
+-- Whether something of it was in flight and has lost its place, because the state was reset.
+local function is_gone(record)
+  for _, part in ipairs(record) do
+    if part.kind == 'cc' and part.reserved > 0 and not (heads[part.key] and entry_of(part, record.deadline)) then return true end
+  end
+  return false
 end
 
 local record = read_record()
@@ -171,27 +203,32 @@ if record.last == attempt then
   flag = 1
 elseif state ~= 'o' then
   flag = 0
+elseif turn ~= record.turn and (verb ~= 'renew' or next_turn ~= record.turn) and verb ~= 'confirm' then
+  flag = 255
+elseif extends and is_gone(record) then
+  state, flag = 'x', 0
 else
   local used, same, reserved = {}, byte(ARGV[3], 8 * count + 1) == 49, nil
   for i, part in ipairs(record) do
     used[i] = struct.unpack('<d', ARGV[3], 8 * i - 7)
-    if part.reserved > 0 then
+    if part.reserved > 0 and part.kind ~= 'cc' then
       if same and reserved and reserved ~= part.reserved then flag = 2 end
       reserved = part.reserved
     end
   end
   for i, part in ipairs(record) do
-    if flag == 1 and part.reserved > 0 and part.overrun == 'r' and used[i] > part.left then flag = 2 + i end
+    if flag == 1 and part.reserved > 0 and part.kind ~= 'cc' and part.overrun == 'r' and used[i] > part.left then flag = 2 + i end
   end
   if flag == 1 then
     local deadline = record.deadline
-    if verb == 'extend' then deadline = math.max(deadline, now + ttl) end
+    if extends then deadline = math.max(deadline, math.min(now + ttl, record.ends_at)) end
+    if verb == 'renew' then record.turn = next_turn end
     for i, part in ipairs(record) do
       if part.reserved > 0 then resolve_part(record, part, used[i], deadline) end
     end
     record.deadline = deadline
     -- To extend or confirm again does no harm. If it counted, a settlement that is repeated after it would not be known.
-    if verb ~= 'extend' and verb ~= 'confirm' then record.last = attempt end
+    if not extends and verb ~= 'confirm' then record.last = attempt end
     if verb == 'settle' then record.state = 's' elseif verb == 'cancel' then record.state = 'c' end
     state, changes = record.state, true
   end

@@ -13,6 +13,9 @@ repeat
   local _, stands, charged_at, deadline, _, before, parts, kind, grants, reserved, left, settled, refunded, unpaid, numbers, name, at =
     struct.unpack('<Bc1ddddBc2c2dddddBI2', text)
   numbers, name = string.sub(text, at, at + numbers - 1), string.sub(text, at + numbers, at + numbers + name - 1)
+  -- A hold that was renewed has another token.
+  local turn = string.sub(text, at + #numbers + #name, at + #numbers + #name + 7)
+  if turn ~= string.sub(ARGV[2], 33, 40) then break end
   if used < 0 then used = left end
   if stands ~= 'o' or now >= deadline or before == attempt or parts ~= 1 or kind ~= KIND or reserved == 0 or used > left or name ~= key then
     break

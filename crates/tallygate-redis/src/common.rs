@@ -41,13 +41,13 @@ impl<'c> Common<'c> {
         let (first, _) = self.calls[0];
         let packed = wire::pack(first.cost, &first.limit, about);
         let size = u16::try_from(packed.len()).unwrap_or(u16::MAX);
-        let mut argument = Vec::with_capacity(2 + packed.len() + 50 * self.calls.len());
+        let mut argument = Vec::with_capacity(2 + packed.len() + 58 * self.calls.len());
         argument.extend(size.to_le_bytes());
         argument.extend(packed);
         for (asked, reservation) in &self.calls {
             argument.extend(wire::double(asked.cost));
             argument.extend(reservation.id().as_bytes());
-            argument.extend(wire::double(reservation.ttl_micros()));
+            argument.extend([reservation.ttl_micros(), reservation.life_micros()].into_iter().flat_map(wire::double));
             asked.grants(&mut argument);
         }
         argument
@@ -61,7 +61,8 @@ fn common(call: &Questions) -> Option<(&Asked, &Reservation)> {
     };
     let plain = !call.denied && call.request.is_none() && call.at_most.is_none();
     let usual = asked.mode == Mode::Enforce && !asked.drains && !asked.hopeless && asked.charged_at.is_none();
-    let packed = asked.limit.algorithm() != Algorithm::SlidingLog;
+    // The state of what is in flight knows the deadlines of its holds.
+    let packed = !matches!(asked.limit.algorithm(), Algorithm::SlidingLog | Algorithm::Concurrency);
     // A limit that is about to change is sent with the instants between which it holds.
     let stays = asked.changes.is_none();
     (plain && usual && packed && stays).then_some((asked, reservation))

@@ -8,7 +8,7 @@ use tallygate::Algorithm;
 use tallygate::call::Effect;
 use tallygate::clock::Timestamp;
 use tallygate::decision::Status;
-use tallygate::hold::{Hold, HoldId, HoldPart, HoldState, Holds, Refused, Resolution, Resolve, Resolved, Work};
+use tallygate::hold::{Hold, HoldId, HoldPart, HoldState, Holds, Refused, Resolution, Resolve, Resolved, Turn, Work};
 use tallygate::store::{StoreError, StoreErrorKind};
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
@@ -29,6 +29,7 @@ pub(crate) fn record(state: &str, id: HoldId) -> String {
 #[derive(Debug, Clone)]
 pub(crate) struct Ending {
     id: HoldId,
+    turn: Turn,
     attempt: u64,
     /// The key of each state, and its kind.
     states: Vec<(String, &'static str)>,
@@ -46,7 +47,14 @@ impl Ending {
 
     /// Confirms what one state has of a hold: every other state of the call has allowed it.
     pub(crate) fn confirm(id: HoldId, asked: &Asked) -> Self {
-        Self { id, attempt: 1, states: vec![(asked.key.clone(), asked.kind)], resolve: None, used: vec![Some(0)] }
+        Self {
+            id,
+            turn: Turn::FIRST,
+            attempt: 1,
+            states: vec![(asked.key.clone(), asked.kind)],
+            resolve: None,
+            used: vec![Some(0)],
+        }
     }
 
     fn verb(&self) -> &'static str {
@@ -55,6 +63,7 @@ impl Ending {
             Some(Resolve::SettlePart(_)) => "settle_part",
             Some(Resolve::Cancel) => "cancel",
             Some(Resolve::Extend(_)) => "extend",
+            Some(Resolve::Renew { .. }) => "renew",
             Some(_) => "settle",
         }
     }
@@ -63,6 +72,8 @@ impl Ending {
         let ttl = self.resolve.as_ref().map_or(0, Resolve::extend_micros);
         let mut hold = self.id.as_bytes().to_vec();
         hold.extend([self.attempt, ttl].into_iter().flat_map(wire::double));
+        let next = self.resolve.as_ref().and_then(Resolve::next);
+        hold.extend([self.turn, next.unwrap_or(self.turn)].iter().flat_map(Turn::as_bytes));
         let units = |used: &Option<u64>| used.map_or((-1.0_f64).to_le_bytes(), wire::double);
         let mut used: Vec<u8> = self.used.iter().flat_map(units).collect();
         used.push(if self.resolve.as_ref().is_some_and(Resolve::takes_same) { b'1' } else { b'0' });
@@ -91,6 +102,7 @@ impl Holds for RedisStore {
         let used = resolution.used();
         let ending = |group: &Vec<usize>| Ending {
             id: resolution.hold.id(),
+            turn: resolution.hold.turn(),
             attempt: resolution.attempt,
             states: group.iter().map(|&place| places[place].clone()).collect(),
             resolve: Some(resolution.resolve.clone()),
@@ -139,7 +151,9 @@ async fn look_at_units(engine: &Arc<Engine>, endings: &[Ending]) -> Result<Optio
     // An extension by nothing only looks.
     let look = |ending: &Ending| Ending { resolve: Some(Resolve::Extend(Duration::ZERO)), ..ending.clone() };
     let seen = end_all(Arc::clone(engine), endings.iter().map(look).collect()).await?;
-    let reserved: Vec<u64> = seen.parts.iter().map(|part| part.reserved).filter(|units| *units > 0).collect();
+    let kinds = endings.iter().flat_map(|ending| &ending.states).map(|(_, kind)| *kind);
+    let counted = seen.parts.iter().zip(kinds).filter(|(_, kind)| *kind != Algorithm::Concurrency.kind());
+    let reserved: Vec<u64> = counted.map(|(part, _)| part.reserved).filter(|units| *units > 0).collect();
     let differ = seen.done && reserved.iter().any(|units| *units != reserved[0]);
     Ok(differ.then(|| seen.refused(Refused::DifferentUnits)))
 }
@@ -231,6 +245,7 @@ fn read_ending(reply: &Value, states: &[(String, &'static str)]) -> Result<Resol
         0 => resolved.unchanged(),
         1 => resolved,
         2 => resolved.refused(Refused::DifferentUnits),
+        255 => resolved.refused(Refused::Renewed),
         place => resolved.refused(Refused::Overrun(usize::from(place) - 3)),
     })
 }

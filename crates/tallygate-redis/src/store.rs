@@ -330,7 +330,7 @@ fn arguments(calls: &[&Questions], about: impl Fn() -> u64) -> Vec<Vec<u8>> {
         terms.extend(call.at_most.iter().flat_map(|&most| wire::double(most)));
         if let Some(reservation) = &call.reservation {
             terms.extend(reservation.id().as_bytes());
-            terms.extend(wire::double(reservation.ttl_micros()));
+            terms.extend([reservation.ttl_micros(), reservation.life_micros()].into_iter().flat_map(wire::double));
             asked.iter().for_each(|asked| asked.grants(&mut terms));
         }
         terms.extend(valid.into_iter().flatten().flat_map(wire::double));

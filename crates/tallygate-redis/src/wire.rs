@@ -92,16 +92,20 @@ impl Asked {
 
     /// What it grants to holds, as `call.lua` takes it.
     pub(crate) fn grants(&self, into: &mut Vec<u8>) {
-        let terms = self.terms.unwrap_or(HoldTerms::DEFAULT);
+        let terms = self.granted();
         let on_abandon = if self.awaits_confirmation() { "t" } else { terms.on_abandon().name() };
         into.extend([on_abandon, terms.overrun().name()].map(|name| name.as_bytes()[0]));
         into.extend_from_slice(&double(u64::from(terms.most_open())));
         into.extend_from_slice(&double(terms.most_units(self.limit.capacity())));
     }
 
+    fn granted(&self) -> HoldTerms {
+        self.terms.unwrap_or(HoldTerms::DEFAULT).under(&self.limit)
+    }
+
     /// Whether the hold has to be confirmed once the call is allowed.
     pub(crate) fn awaits_confirmation(&self) -> bool {
-        self.unconfirmed && self.terms.unwrap_or(HoldTerms::DEFAULT).on_abandon() == OnAbandon::Charge
+        self.unconfirmed && self.granted().on_abandon() == OnAbandon::Charge
     }
 
     /// The key of the open holds of the state.

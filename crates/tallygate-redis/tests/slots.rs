@@ -37,7 +37,7 @@ async fn slots_that_move_under_load_change_no_answer() {
     let limiter = patient(&cluster.url()).await;
     let subjects = ["hot", "warm", "tepid", "cold"];
     let mut loads = Vec::new();
-    for (number, algorithm) in Algorithm::ALL.iter().copied().enumerate() {
+    for (number, algorithm) in Algorithm::OVER_TIME.iter().copied().enumerate() {
         let short = Limit::builder(60, Duration::from_millis(100)).algorithm(algorithm).build().unwrap();
         for (policy, limit) in [("moved", yearly(algorithm, 2000)), ("short", short)] {
             let subject = subjects[number % subjects.len()];
@@ -164,7 +164,7 @@ async fn a_denied_call_over_several_slots_gives_everything_back() {
     let cluster = Cluster::start(valkey_if_possible(), 3, 0);
     let limiter = patient(&cluster.url()).await;
     strange_subjects_keep_apart(&cluster, &limiter).await;
-    for &algorithm in Algorithm::ALL {
+    for &algorithm in Algorithm::OVER_TIME {
         let (wide, narrow) = (yearly(algorithm, 100), yearly(algorithm, 10));
         let name = algorithm.name();
         let asked = [check(name, "tenant", &wide), check(name, "other", &wide), check(name, "user", &narrow)];

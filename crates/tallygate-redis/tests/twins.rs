@@ -41,7 +41,7 @@ async fn memory_and_redis_agree_on_a_clock_some_windows_behind() {
     let twins = Twins::start().await;
     let start = twins.clock.now().as_micros();
     let of_each =
-        Algorithm::ALL.iter().map(|&algorithm| Limit::builder(5, Duration::from_secs(1)).algorithm(algorithm));
+        Algorithm::OVER_TIME.iter().map(|&algorithm| Limit::builder(5, Duration::from_secs(1)).algorithm(algorithm));
     // The last is full again after a fraction of a microsecond, rounded up.
     for limit in of_each.map(|limit| limit.build().unwrap()).chain([limit("7/s burst 2")]) {
         let micros = |time: Duration| u64::try_from(time.as_micros()).unwrap();
@@ -67,7 +67,7 @@ async fn memory_and_redis_agree_on_a_clock_some_windows_behind() {
 async fn memory_and_redis_agree_on_refunds_of_old_charges() {
     let twins = Twins::start().await;
     let (start, window) = (twins.clock.now().as_micros(), 1_000_000);
-    for &algorithm in Algorithm::ALL {
+    for &algorithm in Algorithm::OVER_TIME {
         let limit = |millis| Limit::builder(20, Duration::from_millis(millis)).algorithm(algorithm).build().unwrap();
         let (limit, changed) = (limit(1000), limit(1700));
         for later in [1, 2, 3].into_iter().flat_map(|windows| windows * window - 1..=windows * window + 1) {
@@ -226,7 +226,8 @@ impl Store for Keys {
                 let limit = check.changes().zip(decision.decided_at()).map(|(changes, at)| changes.limit_at(at));
                 let window = limit.unwrap_or(check.limit).window();
                 let windows = 2 * u64::try_from(window.as_millis()).unwrap() + SLACK;
-                assert!(given.is_none_or(|given| given == windows), "{check:?} was given {given:?} ms, {status:?}");
+                // Or longer, if units were held of it until just now.
+                assert!(given.is_none_or(|given| given >= windows), "{check:?} was given {given:?} ms, {status:?}");
             } else {
                 assert_eq!(given, Some(counts), "{check:?}, {status:?}");
             }

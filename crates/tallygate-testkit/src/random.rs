@@ -137,6 +137,9 @@ impl Random {
     }
 
     fn limit_of(&mut self, algorithm: Algorithm, amount: u64, millis: u64) -> Limit {
+        if algorithm == Algorithm::Concurrency {
+            return Limit::concurrent(amount).build().expect("every amount works");
+        }
         if algorithm == Algorithm::CalendarWindow && self.chance(60) {
             let limit = Limit::in_calendar(amount, self.calendar()).build();
             return limit.expect("every amount works with every calendar");

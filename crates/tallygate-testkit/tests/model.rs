@@ -33,13 +33,13 @@ fn with(mistake: impl Fn(&mut Product, u64, &Question) -> Answer) -> impl Subjec
 
 #[test]
 fn a_boundary_one_microsecond_late_or_early_is_found() {
-    is_found(Algorithm::ALL, || with(|product, now, question| product.ask(now - 1, question)));
-    is_found(Algorithm::ALL, || with(|product, now, question| product.ask(now + 1, question)));
+    is_found(Algorithm::OVER_TIME, || with(|product, now, question| product.ask(now - 1, question)));
+    is_found(Algorithm::OVER_TIME, || with(|product, now, question| product.ask(now + 1, question)));
 }
 
 #[test]
 fn a_refused_call_that_is_counted_is_found() {
-    is_found(Algorithm::ALL, || {
+    is_found(Algorithm::OVER_TIME, || {
         with(|product, now, question| {
             let answer = product.ask(now, question);
             if question.verb == Verb::Check && !answer.allowed && answer.retry_after.is_some() && answer.remaining > 0 {
@@ -53,7 +53,7 @@ fn a_refused_call_that_is_counted_is_found() {
 
 #[test]
 fn a_peek_that_charges_is_found() {
-    is_found(Algorithm::ALL, || {
+    is_found(Algorithm::OVER_TIME, || {
         with(|product, now, question| {
             let answer = product.ask(now, question);
             if question.verb == Verb::Peek && answer.allowed {
@@ -66,13 +66,13 @@ fn a_peek_that_charges_is_found() {
 
 #[test]
 fn waits_wrong_by_one_microsecond_are_found() {
-    is_found(Algorithm::ALL, || {
+    is_found(Algorithm::OVER_TIME, || {
         with(|product, now, question| {
             let answer = product.ask(now, question);
             Answer { retry_after: answer.retry_after.map(|wait| wait.saturating_sub(1)), ..answer }
         })
     });
-    is_found(Algorithm::ALL, || {
+    is_found(Algorithm::OVER_TIME, || {
         with(|product, now, question| {
             let answer = product.ask(now, question);
             Answer { reset_after: answer.reset_after + u64::from(answer.reset_after > 0), ..answer }
@@ -82,14 +82,14 @@ fn waits_wrong_by_one_microsecond_are_found() {
 
 #[test]
 fn a_refund_that_ignores_when_it_was_charged_is_found() {
-    is_found(Algorithm::ALL, || {
+    is_found(Algorithm::OVER_TIME, || {
         with(|product, now, question| product.ask(now, &Question { charged_at: None, ..question.clone() }))
     });
 }
 
 #[test]
 fn a_refund_of_one_unit_too_many_is_found() {
-    is_found(Algorithm::ALL, || {
+    is_found(Algorithm::OVER_TIME, || {
         with(|product, now, question| {
             let more = u64::from(question.verb == Verb::Refund && question.units < 1_000_000_000);
             product.ask(now, &Question { units: question.units + more, ..question.clone() })
@@ -99,7 +99,7 @@ fn a_refund_of_one_unit_too_many_is_found() {
 
 #[test]
 fn a_clock_that_never_steps_back_is_found() {
-    is_found(Algorithm::ALL, || {
+    is_found(Algorithm::OVER_TIME, || {
         let (mut product, mut latest) = (Product::default(), 0);
         Mistaken(move |now: u64, question: &Question| {
             latest = now.max(latest);
@@ -118,7 +118,7 @@ fn a_clock_that_never_steps_back_is_found() {
 
 #[test]
 fn a_changed_limit_that_starts_afresh_is_found() {
-    is_found(Algorithm::ALL, || {
+    is_found(Algorithm::OVER_TIME, || {
         let (mut product, mut before) = (Product::default(), None);
         Mistaken(move |now, question: &Question| {
             if question.limit.amount() > 0
@@ -139,7 +139,7 @@ fn a_refill_rounded_up_is_found() {
 /// The mistakes above are found because they are mistakes.
 #[test]
 fn the_product_and_the_model_itself_have_none() {
-    for &algorithm in Algorithm::ALL {
+    for &algorithm in Algorithm::OVER_TIME {
         for seed in 1..=10 {
             let story = Story::new(algorithm, seed);
             let seen = story.compare(&mut Product::default()).unwrap_or_else(|difference| panic!("{difference}"));

@@ -224,7 +224,7 @@ fn long(random: &mut Random) -> Limit {
 
 /// Units come back within a round, often.
 fn short(random: &mut Random) -> Limit {
-    let algorithm = random.pick(Algorithm::ALL);
+    let algorithm = random.pick(Algorithm::OVER_TIME);
     let window = Duration::from_millis(random.spread(100, 2000));
     Limit::builder(random.spread(3, 200), window).algorithm(algorithm).build().expect("a common limit")
 }

@@ -27,6 +27,7 @@ macro_rules! __algorithms {
             sliding_counter SlidingCounter "sc" { SlidingCounter "sliding_counter" "Weights the previous window by its remaining share; an estimate." }
             sliding_log SlidingLog "sl" { SlidingLog "sliding_log" "Keeps each admitted call; exact." }
             calendar_window CalendarWindow "cw" { CalendarWindow "calendar_window" "Counts per day, week, month or year of a time zone. Admits up to twice the amount around a boundary." }
+            concurrency Concurrency "cc" { Concurrency "concurrency" "Counts what is in flight: units are reserved, and come back when their hold ends." }
         }
     };
 }
@@ -41,6 +42,12 @@ macro_rules! define {
         impl Algorithm {
             /// All algorithms.
             pub const ALL: &[Self] = &[$($(Self::$variant),+),+];
+
+            /// The algorithms that charge a check, and give units back as time passes: all but `concurrency`, whose units are only reserved.
+            pub const OVER_TIME: &[Self] = {
+                let Some((Self::Concurrency, over_time)) = Self::ALL.split_last() else { panic!("concurrency is the last of the list") };
+                over_time
+            };
 
             /// The name used in files, JSON, metrics and logs: `token_bucket`, `sliding_log`, …
             pub fn name(self) -> &'static str {
@@ -75,6 +82,7 @@ pub use crate::__algorithms as algorithms;
 
 // Not by the macro: formatters and tools that follow modules do not look into it.
 pub(crate) mod calendar_window;
+pub(crate) mod concurrency;
 pub(crate) mod fixed_window;
 pub(crate) mod sliding_counter;
 pub(crate) mod sliding_log;
@@ -169,6 +177,11 @@ pub(crate) trait State: Sized + Clone {
     /// How far any count of this state is above the capacity: the debt, or more where a count weighs less than it is.
     fn excess(&self, limit: &Limit, now: u64) -> u64 {
         self.debt(limit, now)
+    }
+
+    /// Units are held until `deadline`: what is charged counts at least until then.
+    fn lasts_until(&mut self, deadline: u64) {
+        let _ = deadline;
     }
 
     /// When the window began of which units are used. Zero for algorithms without windows that end.

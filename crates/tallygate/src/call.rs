@@ -159,6 +159,14 @@ pub enum InvalidCheck {
         /// The longest.
         longest: Duration,
     },
+    /// Units of a concurrency limit would be charged or given back without a hold.
+    #[error("`{policy}` limits what is in flight, so `{}` cannot be used with it: reserve, and settle or cancel when the work is done", .verb.name())]
+    OnlyReserved {
+        /// The policy.
+        policy: String,
+        /// What was asked for.
+        verb: Verb,
+    },
     /// The call has no checks, or too many.
     #[error("a call has 1 to {} checks; this one has {count}", Call::MAX_CHECKS)]
     Count {
@@ -182,7 +190,7 @@ impl<'c> Call<'c> {
     pub(crate) fn of_one(verb: Verb, checks: &'c [Check<'c>]) -> Option<Self> {
         match checks {
             // A cost is at least one, so it does not fit a limit of zero either.
-            [check] if check.is_within_capacity() => Some(Self::plain(verb, checks)),
+            [check] if check.is_checkable() => Some(Self::plain(verb, checks)),
             _ => None,
         }
     }
@@ -222,7 +230,8 @@ impl<'c> Call<'c> {
     pub fn reserve(checks: &'c [Check<'c>], reservation: Reservation) -> Result<Self, InvalidCheck> {
         validate(Verb::Reserve, checks)?;
         checks.iter().try_for_each(|check| validate_hold(check, &reservation))?;
-        Ok(Self::of_distinct(Verb::Reserve, checks).reserving(Some(reservation)))
+        let life = checks.iter().map(|check| check.terms().max_life()).min().unwrap_or(HoldTerms::LONGEST_LIFE);
+        Ok(Self::of_distinct(Verb::Reserve, checks).reserving(Some(reservation.within(life))))
     }
 
     /// The same call, holding what it charges.
@@ -234,7 +243,7 @@ impl<'c> Call<'c> {
     /// Creates a call of 1 to 32 checks of distinct states, with costs within their capacities.
     #[inline]
     pub(crate) fn of_distinct(verb: Verb, checks: &'c [Check<'c>]) -> Self {
-        if !checks.iter().any(Check::is_zero) || verb == Verb::Reset {
+        if checks.iter().all(|check| check.limit.numbers().checkable > 0) || verb == Verb::Reset {
             return Self::plain(verb, checks);
         }
         Self::without_zero(verb, checks)
@@ -242,11 +251,12 @@ impl<'c> Call<'c> {
 
     #[cold]
     fn without_zero(verb: Verb, checks: &[Check<'c>]) -> Self {
-        let zero = checks.iter().enumerate().fold(0, |zero, (place, check)| zero | u32::from(check.is_zero()) << place);
-        let rest: Vec<Check<'c>> = checks.iter().filter(|check| !check.is_zero()).copied().collect();
+        let is_zero = |check: &Check<'c>| check.is_nothing(verb);
+        let zero = checks.iter().enumerate().fold(0, |zero, (place, check)| zero | u32::from(is_zero(check)) << place);
+        let rest: Vec<Check<'c>> = checks.iter().filter(|check| !is_zero(check)).copied().collect();
         let mut quotas = checks.iter().filter(|check| check.mode() == Mode::Quota).peekable();
-        let hopeless = checks.iter().any(|check| check.is_zero() && check.mode() == Mode::Enforce)
-            || quotas.peek().is_some() && quotas.all(Check::is_zero);
+        let hopeless = checks.iter().any(|check| is_zero(check) && check.mode() == Mode::Enforce)
+            || quotas.peek().is_some() && quotas.all(is_zero);
         Self { zero, denied: hopeless && verb.decides(), ..Self::plain(verb, rest) }
     }
 
@@ -450,6 +460,11 @@ fn validate(verb: Verb, checks: &[Check<'_>]) -> Result<(), InvalidCheck> {
         let (policy, cost) = (check.key.policy().to_owned(), check.cost.get());
         return Err(InvalidCheck::CostAboveCapacity { policy, cost, capacity: check.limit.capacity() });
     }
+    let cannot = |check: &&Check<'_>| check.limit.is_concurrency() && (check.is_nothing(verb) || check.drains());
+    if let Some(check) = checks.iter().find(cannot).filter(|check| !check.is_zero()) {
+        let policy = check.key.policy().to_owned();
+        return Err(InvalidCheck::OnlyReserved { policy, verb });
+    }
     // At most 32 checks: comparing all pairs is cheaper than hashing.
     let repeated = |(at, check): &(usize, &Check<'_>)| checks[..*at].iter().any(|other| other.key == check.key);
     if let Some((_, twice)) = checks.iter().enumerate().find(repeated) {
@@ -460,7 +475,7 @@ fn validate(verb: Verb, checks: &[Check<'_>]) -> Result<(), InvalidCheck> {
 
 /// Whether a reservation is within what the limit of a check grants to holds.
 pub(crate) fn validate_hold(check: &Check<'_>, reservation: &Reservation) -> Result<(), InvalidCheck> {
-    let terms = check.holds().unwrap_or(&HoldTerms::DEFAULT);
+    let terms = check.terms();
     let (most, units, ttl) = (terms.most_units(check.limit.capacity()), check.cost.get(), reservation.ttl());
     let policy = || check.key.policy().to_owned();
     if !HoldTerms::accepts(ttl, terms.longest()) {

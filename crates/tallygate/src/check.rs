@@ -208,7 +208,7 @@ impl<'a> Check<'a> {
 
     /// The same check of a call that reserves: units that may never be held are denied for ever, too.
     pub(crate) fn within_holds(self) -> Self {
-        let most = self.holds.unwrap_or(&HoldTerms::DEFAULT).most_units(self.limit.capacity());
+        let most = self.terms().most_units(self.limit.capacity());
         match Cost::new(most) {
             _ if self.changes.is_some() => self,
             Ok(most) if self.cost > most => Self { cost: most, unusual: self.unusual | HOPELESS, ..self },
@@ -248,6 +248,22 @@ impl<'a> Check<'a> {
     #[inline]
     pub(crate) fn is_zero(&self) -> bool {
         self.limit.amount() == 0
+    }
+
+    /// Whether a check of a verb has nothing to take or give back: of a limit of zero, or one that can only be reserved.
+    pub(crate) fn is_nothing(&self, verb: Verb) -> bool {
+        self.is_zero() || self.limit.is_concurrency() && matches!(verb, Verb::Check | Verb::Refund)
+    }
+
+    /// What the limit grants to holds.
+    pub fn terms(&self) -> HoldTerms {
+        self.holds.unwrap_or(&HoldTerms::DEFAULT).under(self.limit)
+    }
+
+    /// Whether a plain check can charge the cost.
+    #[inline]
+    pub(crate) fn is_checkable(&self) -> bool {
+        self.cost.get() <= self.limit.numbers().checkable
     }
 
     #[inline]

@@ -194,6 +194,12 @@ impl Status {
         Self { retry_after, ..self }
     }
 
+    /// The same numbers, with another time until the limit is unused, in microseconds.
+    #[must_use]
+    pub(crate) fn with_reset_after(self, reset_after: u64) -> Self {
+        Self { reset_after, ..self }
+    }
+
     /// The same status when `passed` microseconds have passed: the waits count down. A denied check does not reach zero.
     #[must_use]
     pub(crate) fn after(self, passed: u64) -> Self {
@@ -291,6 +297,9 @@ words! {
         Allotment = "allotment",
         /// The cost is above the capacity of the limit: waiting does not help.
         TooCostly = "too_costly",
+        /// The limit is of concurrency, and the call did not reserve: nothing would say when the work is done. The call is denied, and the
+        /// store was not asked about this limit.
+        OnlyReserved = "only_reserved",
         /// More limits apply than one call may have. The call is denied, and nothing was charged.
         TooMany = "too_many",
         /// No limit applies.
@@ -301,7 +310,7 @@ words! {
 impl Source {
     /// Whether no store and no limit was asked, so that the numbers of the status mean nothing.
     pub fn is_without_numbers(self) -> bool {
-        matches!(self, Self::OnErrorAllow | Self::OnErrorDeny | Self::Shed | Self::TooMany)
+        matches!(self, Self::OnErrorAllow | Self::OnErrorDeny | Self::Shed | Self::TooMany | Self::OnlyReserved)
     }
 
     /// Whether a denial says nothing about the limit: the store could not answer, or this process was overloaded. Nobody

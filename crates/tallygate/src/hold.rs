@@ -13,6 +13,8 @@ use crate::algorithm::Algorithm;
 use crate::check::Check;
 use crate::clock::Timestamp;
 use crate::key::Key;
+use crate::limit::Limit;
+use crate::request::digest;
 use crate::store::{Store, StoreError};
 use crate::words::words;
 
@@ -75,17 +77,19 @@ pub struct HoldTerms {
     most_open: u32,
     most_held: u8,
     longest: Duration,
+    max_life: Duration,
 }
 
 impl HoldTerms {
-    /// Abandoned units stay charged, overruns become debt, at most 1000 holds are open for one key, they may hold the whole limit, and
-    /// each for at most an hour.
+    /// Abandoned units stay charged, overruns become debt, at most 1000 holds are open for one key, they may hold the whole limit, each
+    /// for at most an hour without an extension, and for at most a day in all.
     pub const DEFAULT: Self = Self {
         on_abandon: OnAbandon::Charge,
         overrun: Overrun::Debt,
         most_open: 1000,
         most_held: 100,
         longest: Duration::from_secs(3600),
+        max_life: Self::LONGEST,
     };
     /// The largest number of open holds that a key may be granted.
     pub const MOST_OPEN: u32 = 10_000;
@@ -93,6 +97,8 @@ impl HoldTerms {
     pub const SHORTEST: Duration = Duration::from_millis(1);
     /// The longest time that a hold may be granted: a day.
     pub const LONGEST: Duration = Duration::from_secs(86_400);
+    /// The longest life that a hold may be granted, with all its extensions: 30 days.
+    pub const LONGEST_LIFE: Duration = Duration::from_secs(30 * 86_400);
 
     /// Whether a hold may last for this time, if the longest is that.
     pub(crate) fn accepts(ttl: Duration, longest: Duration) -> bool {
@@ -129,6 +135,23 @@ impl HoldTerms {
         Self { longest: ttl.clamp(Self::SHORTEST, Self::LONGEST), ..self }
     }
 
+    /// Sets for how long units may be held in all, however often the hold is extended or renewed, from a millisecond to
+    /// [`LONGEST_LIFE`](Self::LONGEST_LIFE).
+    #[must_use]
+    pub fn with_max_life(self, life: Duration) -> Self {
+        Self { max_life: life.clamp(Self::SHORTEST, Self::LONGEST_LIFE), ..self }
+    }
+
+    /// What they are for a limit. The units of a concurrency limit always come back, and as many holds may be open as it has units.
+    #[must_use]
+    pub fn under(self, limit: &Limit) -> Self {
+        if !limit.is_concurrency() {
+            return self;
+        }
+        let units = u32::try_from(limit.amount()).unwrap_or(u32::MAX);
+        self.with_on_abandon(OnAbandon::Refund).with_most_open(units.max(self.most_open))
+    }
+
     /// What becomes of holds that nobody settles.
     pub fn on_abandon(&self) -> OnAbandon {
         self.on_abandon
@@ -151,7 +174,12 @@ impl HoldTerms {
 
     /// For how long units may be held without an extension.
     pub fn longest(&self) -> Duration {
-        self.longest
+        self.longest.min(self.max_life)
+    }
+
+    /// For how long units may be held in all.
+    pub fn max_life(&self) -> Duration {
+        self.max_life
     }
 
     /// How many units may be held at one time under a limit of this capacity: at least one.
@@ -255,12 +283,13 @@ pub struct OpenHold {
 pub struct Reservation {
     id: HoldId,
     ttl: Duration,
+    life: Duration,
 }
 
 impl Reservation {
     /// A reservation under a new random name.
     pub fn new(ttl: Duration) -> Self {
-        Self { id: HoldId::random(), ttl }
+        Self { id: HoldId::random(), ttl, life: HoldTerms::LONGEST_LIFE }
     }
 
     /// The same under a given name.
@@ -283,6 +312,17 @@ impl Reservation {
     pub fn ttl_micros(&self) -> u64 {
         u64::try_from(self.ttl.as_micros()).unwrap_or(u64::MAX)
     }
+
+    /// The same, with no more life than that.
+    #[must_use]
+    pub(crate) fn within(self, life: Duration) -> Self {
+        Self { life: self.life.min(life), ..self }
+    }
+
+    /// For how many microseconds the units may be held in all, however often the hold is extended or renewed.
+    pub fn life_micros(&self) -> u64 {
+        u64::try_from(self.life.as_micros()).unwrap_or(u64::MAX)
+    }
 }
 
 /// A hold: its name, and the states that its units were charged to. As a text it is a token, which others can settle.
@@ -292,7 +332,47 @@ impl Reservation {
 #[derive(Clone, PartialEq, Eq)]
 pub struct Hold {
     id: HoldId,
+    /// Changes with each renewal.
+    turn: Turn,
     parts: Vec<Place>,
+}
+
+/// Which renewal of a hold a token is of. The caller chooses the next one, so that a renewal whose answer was lost can be repeated. From
+/// then on the tokens before it change nothing.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Turn([u8; 8]);
+
+impl Turn {
+    /// That of a hold that was not renewed yet.
+    pub const FIRST: Self = Self([0; 8]);
+
+    /// Draws a new one.
+    pub fn random() -> Self {
+        Self(random_bytes())
+    }
+
+    /// The one of this name: each renewal of a hold needs another name.
+    pub fn named(name: &str) -> Self {
+        let digest = digest([name.as_bytes()].into_iter());
+        Self(*digest.first_chunk().expect("a digest is longer"))
+    }
+
+    /// A given one.
+    pub const fn from_bytes(bytes: [u8; 8]) -> Self {
+        Self(bytes)
+    }
+
+    /// Its bytes.
+    pub const fn as_bytes(&self) -> &[u8; 8] {
+        &self.0
+    }
+}
+
+/// As secret as the hold.
+impl fmt::Debug for Turn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Turn(..)")
+    }
 }
 
 /// The state that a part of a hold was charged to.
@@ -311,12 +391,23 @@ impl Hold {
             subject: check.key.subject().to_owned(),
             algorithm: check.limit.algorithm(),
         };
-        Self { id, parts: checks.iter().map(place).collect() }
+        Self { id, turn: Turn::FIRST, parts: checks.iter().map(place).collect() }
     }
 
     /// A hold of a call that no store was asked about.
     pub fn of_nothing() -> Self {
-        Self { id: HoldId::random(), parts: Vec::new() }
+        Self { id: HoldId::random(), turn: Turn::FIRST, parts: Vec::new() }
+    }
+
+    /// The same hold after a renewal.
+    #[must_use]
+    pub fn at_turn(self, turn: Turn) -> Self {
+        Self { turn, ..self }
+    }
+
+    /// Which renewal it is of.
+    pub fn turn(&self) -> Turn {
+        self.turn
     }
 
     /// Its name.

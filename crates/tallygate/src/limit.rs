@@ -14,6 +14,7 @@ use std::time::Duration;
 use parking_lot::RwLock;
 
 use crate::algorithm::Algorithm;
+use crate::hold::HoldTerms;
 pub use calendar::{Boundaries, Calendar, CalendarError, Month, Period, Weekday};
 pub use changes::Changes;
 pub use into::IntoLimit;
@@ -97,6 +98,12 @@ pub enum LimitError {
         /// The algorithm.
         algorithm: Algorithm,
     },
+    /// What is in flight has no window.
+    #[error("a concurrency limit has no window: write `{amount} concurrent`")]
+    NoWindow {
+        /// The amount.
+        amount: u64,
+    },
     /// There is no such calendar.
     #[error(transparent)]
     Calendar(#[from] CalendarError),
@@ -134,6 +141,12 @@ impl Limit {
         LimitBuilder { amount, window, burst: None, algorithm, calendar: Some(calendar) }
     }
 
+    /// Starts a limit of `amount` units in flight at one time. They are only [reserved](crate::Limiter::reserve), and come back when their
+    /// hold ends.
+    pub fn concurrent(amount: u64) -> LimitBuilder {
+        Self::builder(amount, HoldTerms::LONGEST).algorithm(Algorithm::Concurrency)
+    }
+
     /// Starts a limit of `amount` units per second.
     pub fn per_second(amount: u64) -> LimitBuilder {
         Self::builder(amount, Duration::from_secs(1))
@@ -159,7 +172,7 @@ impl Limit {
         self.0.numbers.amount
     }
 
-    /// The window. That of a calendar is the longest one, without changes of daylight saving time: 1, 7, 31 or 366 days.
+    /// The window. That of concurrency is the longest time that units can be held without a renewal, a day. That of a calendar is the longest one, without changes of daylight saving time: 1, 7, 31 or 366 days.
     pub fn window(&self) -> Duration {
         Duration::from_micros(self.0.numbers.window)
     }
@@ -172,6 +185,12 @@ impl Limit {
     /// The most that can be charged at one instant: the burst of a token bucket, the amount of any other algorithm.
     pub fn capacity(&self) -> u64 {
         self.0.numbers.capacity
+    }
+
+    /// Whether its units are in flight until their hold ends, instead of coming back as time passes. Then they cannot be checked, only
+    /// reserved.
+    pub fn is_concurrency(&self) -> bool {
+        self.algorithm() == Algorithm::Concurrency
     }
 
     /// The algorithm that enforces the limit.
@@ -306,7 +325,7 @@ mod tests {
     fn the_largest_and_the_smallest_work() {
         for amount in [1, 2, 3, 7, 999_999_937, 1_000_000_000] {
             for millis in [1, 2, 3, 1000, 86_400_000, 31_535_999_999, 365 * 86_400_000] {
-                for &algorithm in Algorithm::ALL {
+                for &algorithm in Algorithm::OVER_TIME {
                     let limit = Limit::builder(amount, Duration::from_millis(millis)).algorithm(algorithm).build();
                     let limit = limit.unwrap_or_else(|error| panic!("{amount} per {millis} ms, {algorithm}: {error}"));
                     assert!(limit.tick() * 1000 <= limit.window(), "{limit} has a tick of {:?}", limit.tick());
@@ -330,7 +349,7 @@ mod tests {
 
     #[test]
     fn burst_belongs_to_the_token_bucket() {
-        for algorithm in Algorithm::ALL.iter().copied().filter(|&algorithm| algorithm != Algorithm::TokenBucket) {
+        for algorithm in Algorithm::OVER_TIME.iter().copied().filter(|&algorithm| algorithm != Algorithm::TokenBucket) {
             let error = Limit::per_minute(5).burst(6).algorithm(algorithm).build().unwrap_err();
             assert_eq!(error, LimitError::BurstOnWindow { algorithm });
         }

@@ -1,6 +1,7 @@
 //! The front door: validates a question, asks the store and returns its decision. Read this first.
 
 mod bound;
+mod lease;
 mod once;
 mod reserved;
 mod wait;
@@ -15,6 +16,7 @@ use crate::limit::{IntoLimit, LimitError};
 use crate::store::{MemoryStore, Store, StoreError};
 
 pub use bound::BoundLimit;
+pub use lease::{Lease, Leased, Leases};
 pub use once::Once;
 pub use reserved::{HoldGuard, Reserved, RunError};
 pub use wait::NotReady;
@@ -179,7 +181,7 @@ impl Limiter<MemoryStore> {
     /// Like [`check`](Self::check), but synchronous: the embedded store never waits.
     pub fn check_now(&self, check: Check<'_>) -> Result<Decision, InvalidCheck> {
         // Same answer as through a `Call`, without building one.
-        if check.is_within_capacity() && check.is_plain() {
+        if check.is_checkable() && check.is_plain() {
             return Ok(self.store.charge_one(&check));
         }
         self.check_unusual(&[check])

@@ -156,7 +156,7 @@ impl Request {
 }
 
 /// A digest of parts that cannot run into each other.
-fn digest<'p>(parts: impl Iterator<Item = &'p [u8]>) -> [u8; 16] {
+pub(crate) fn digest<'p>(parts: impl Iterator<Item = &'p [u8]>) -> [u8; 16] {
     let mut hasher = Sha256::new();
     for part in parts {
         hasher.update((part.len() as u64).to_le_bytes());

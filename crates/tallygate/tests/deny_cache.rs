@@ -93,7 +93,7 @@ proptest! {
     /// denied. What is repeated counts down exactly.
     #[test]
     fn decisions_are_those_of_the_store(
-        events in prop::collection::vec(event(), 1..80), algorithm in prop::sample::select(Algorithm::ALL),
+        events in prop::collection::vec(event(), 1..80), algorithm in prop::sample::select(Algorithm::OVER_TIME),
         amount in 3..6_u64, quotas in any::<bool>(),
     ) {
         let pair = Pair::new();
@@ -139,7 +139,7 @@ proptest! {
     /// With other processes that refund: a denial is repeated at most a second longer than the store would give it.
     #[test]
     fn what_others_give_back_is_seen_within_a_second(
-        events in prop::collection::vec(event(), 1..80), algorithm in prop::sample::select(Algorithm::ALL),
+        events in prop::collection::vec(event(), 1..80), algorithm in prop::sample::select(Algorithm::OVER_TIME),
     ) {
         let pair = Pair::new();
         let limit = Limit::builder(3, 20 * SECOND).algorithm(algorithm).build().unwrap();

@@ -4,6 +4,7 @@
 mod allotments; // units taken in advance stay within the published bounds
 mod cancellation; // dropped calls are made completely or not at all
 mod capacity; // never more keys than allowed, and no limit reset to make room
+mod concurrency; // what is in flight, reserved and renewed
 mod conformance; // the properties that every store has
 mod counters; // sums, refusals, expiry
 mod deny_cache; // repeated denials are those that the store would give

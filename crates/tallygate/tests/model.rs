@@ -15,7 +15,7 @@ fn every_answer_is_that_of_the_model() {
     let run = Run {
         decisions: decisions.unwrap_or(300_000),
         seed: variable("TALLYGATE_MODEL_SEED").unwrap_or(1),
-        algorithms: only.map_or_else(|| Algorithm::ALL.to_vec(), |only| vec![only]),
+        algorithms: only.map_or_else(|| Algorithm::OVER_TIME.to_vec(), |only| vec![only]),
         threads: variable("TALLYGATE_MODEL_THREADS").unwrap_or(1),
         progress: decisions.is_some(),
     };

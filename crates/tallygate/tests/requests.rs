@@ -36,7 +36,7 @@ fn said(decision: &Decision) -> (bool, Vec<tallygate::Status>, Option<u64>, Opti
 
 #[tokio::test]
 async fn a_repeat_is_answered_as_the_first_and_charged_nothing() {
-    for &algorithm in Algorithm::ALL {
+    for &algorithm in Algorithm::OVER_TIME {
         let limit = Limit::builder(10, Duration::from_secs(3600)).algorithm(algorithm).build().unwrap();
         let (limiter, clock) = limiter();
         let checks = [of("p", "s", &limit).cost(units(3)), of("q", "s", &limit)];

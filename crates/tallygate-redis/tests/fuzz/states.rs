@@ -36,13 +36,13 @@ struct Input {
 impl Input {
     fn read(bytes: &[u8]) -> Option<Self> {
         let (&choice, state) = bytes.split_first()?;
-        let algorithm = Algorithm::ALL[usize::from(choice) % Algorithm::ALL.len()];
+        let algorithm = Algorithm::OVER_TIME[usize::from(choice) % Algorithm::OVER_TIME.len()];
         Some(Self { algorithm, state: state.to_vec() })
     }
 
     /// As a file of `fuzz/corpus/states`.
     fn bytes(&self) -> Vec<u8> {
-        let choice = Algorithm::ALL.iter().position(|algorithm| *algorithm == self.algorithm).unwrap();
+        let choice = Algorithm::OVER_TIME.iter().position(|algorithm| *algorithm == self.algorithm).unwrap();
         [&[u8::try_from(choice).unwrap()], self.state.as_slice()].concat()
     }
 }
@@ -66,13 +66,16 @@ async fn a_replaced_state_is_used_or_refused_but_never_believed_beyond_the_limit
         let share = seconds.map(|seconds| Duration::from_secs(seconds) / u32::try_from(flavours.len()).unwrap());
         let mut count = 0_u64;
         while share.map_or(count < USUAL, |share| began.elapsed() < share) {
-            for &algorithm in Algorithm::ALL {
+            for &algorithm in Algorithm::OVER_TIME {
                 let state = rig.drawn(algorithm, &kept, &mut random).await;
                 rig.run(&Input { algorithm, state }).await;
             }
             count += 1;
         }
-        eprintln!("states: {} on {flavour:?}, seed {seed}", kept.len() as u64 + count * Algorithm::ALL.len() as u64);
+        eprintln!(
+            "states: {} on {flavour:?}, seed {seed}",
+            kept.len() as u64 + count * Algorithm::OVER_TIME.len() as u64
+        );
     }
 }
 

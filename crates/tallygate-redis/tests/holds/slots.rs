@@ -9,7 +9,7 @@ use super::*;
 async fn a_hold_over_several_slots_ends_in_each() {
     let cluster = Cluster::start(Flavour::Redis, 3, 0);
     let limiter = patient(&cluster.url()).await;
-    for &algorithm in Algorithm::ALL {
+    for &algorithm in Algorithm::OVER_TIME {
         let limits = [yearly(algorithm, 10), yearly(algorithm, 4)];
         let subjects = ["alice", "team", "all"];
         let checks = |cost: u64| {

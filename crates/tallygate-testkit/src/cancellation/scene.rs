@@ -111,7 +111,7 @@ impl Scene {
         let part = |(place, (mode, room, excess, entry)): (usize, Words)| {
             // Nothing is regained while a test runs.
             let year = Duration::from_secs(365 * 86_400);
-            let algorithm = Algorithm::ALL[(at + place) % Algorithm::ALL.len()];
+            let algorithm = Algorithm::OVER_TIME[(at + place) % Algorithm::OVER_TIME.len()];
             let limit = Limit::builder(room.numbers().0, year).algorithm(algorithm).build().expect("a limit");
             let policy = Policy::new(format!("p{place}"), &domain, limit).expect("it has a name");
             // A failing store must not look like one that was not asked.

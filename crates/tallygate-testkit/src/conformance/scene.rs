@@ -43,7 +43,7 @@ pub(super) const STEPS: usize = 40;
 
 impl<'r, R: Rig> Rounds<'r, R> {
     pub(super) fn new(rig: &'r R, property: &'static str, seed: u64, steps: usize) -> Self {
-        let rounds = steps.div_ceil(STEPS).max(Algorithm::ALL.len());
+        let rounds = steps.div_ceil(STEPS).max(Algorithm::OVER_TIME.len());
         Self { rig, property, random: Random::new(seed), seed, round: 0, rounds }
     }
 }
@@ -55,7 +55,7 @@ impl<'r, R: Rig> Iterator for Rounds<'r, R> {
         if self.round == self.rounds {
             return None;
         }
-        let algorithm = Algorithm::ALL[self.round % Algorithm::ALL.len()];
+        let algorithm = Algorithm::OVER_TIME[self.round % Algorithm::OVER_TIME.len()];
         let mut random = Random::new(self.random.number());
         let limit = random.limit(algorithm);
         self.rig.clock().set(Timestamp::from_micros(EARLIEST + random.between(0, 200_000_000_000_000)));

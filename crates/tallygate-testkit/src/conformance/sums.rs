@@ -43,7 +43,7 @@ pub async fn bound<R: Rig>(rig: &R, seed: u64, steps: usize) {
 pub async fn all_or_none<R: Rig>(rig: &R, seed: u64, steps: usize) {
     for mut scene in Rounds::new(rig, "all_or_none", seed, steps) {
         let algorithms: Vec<Algorithm> =
-            (0..scene.random.between(1, 3)).map(|_| scene.random.pick(Algorithm::ALL)).collect();
+            (0..scene.random.between(1, 3)).map(|_| scene.random.pick(Algorithm::OVER_TIME)).collect();
         let mut limits = vec![scene.limit.clone()];
         limits.extend(algorithms.into_iter().map(|algorithm| scene.random.limit(algorithm)));
         let policies: Vec<String> = (0..limits.len()).map(|at| format!("all_or_none-{at}")).collect();

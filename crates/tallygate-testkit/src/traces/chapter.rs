@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tallygate::call::{UpTo, Verb};
 use tallygate::clock::Timestamp;
-use tallygate::hold::{Hold, HoldId, HoldTerms, OnAbandon, Overrun, Reservation, Resolve, Units};
+use tallygate::hold::{Hold, HoldId, HoldTerms, OnAbandon, Overrun, Reservation, Resolve, Turn, Units};
 use tallygate::limit::Changes;
 use tallygate::policy::{Excess, Mode};
 use tallygate::request::RequestId;
@@ -161,7 +161,8 @@ impl Chapter {
             let held = &self.holds[at(random, self.holds.len())];
             self.time.go_to(random, held.deadline);
         }
-        if random.chance(12) {
+        // What is in flight is only reserved.
+        if random.chance(if ask.limit.is_concurrency() { 40 } else { 12 }) {
             return self.reserve(random, &subject);
         }
         if !self.holds.is_empty() && random.chance(15) {
@@ -311,6 +312,17 @@ impl Chapter {
             0..=3 => Resolve::Settle(units),
             4..=6 => Resolve::SettlePart(units),
             7 => Resolve::Cancel,
+            // Now and then once more, or from a token of before.
+            8 => {
+                let next = Turn::named(&random.between(1, 3).to_string());
+                let ttl = Duration::from_micros(random.spread(1, 3_600_000_000));
+                let hold = held.hold.clone();
+                if random.chance(80) {
+                    held.hold = hold.clone().at_turn(next);
+                }
+                let ending = Ending { hold, resolve: Resolve::Renew { ttl, next }, attempt: held.attempt.max(1) };
+                return Call { ending: Some(ending), ..call(Verb::Reserve, Vec::new()) };
+            }
             _ => Resolve::Extend(Duration::from_micros(random.spread(1, 3_600_000_000))),
         };
         let attempt = if random.chance(15) { held.attempt.max(1) } else { random.between(1, 1 << 52) };
@@ -350,6 +362,7 @@ fn terms(random: &mut Random) -> HoldTerms {
         .with_overrun(random.pick(&[Overrun::Debt, Overrun::Debt, Overrun::Cap, Overrun::Refuse]))
         .with_most_open(random.pick(&[2, 5, 1000]))
         .with_most_held(random.pick(&[30, 100, 100]))
+        .with_max_life(Duration::from_secs(random.pick(&[4000, 86_400, 86_400])))
 }
 
 fn call(verb: Verb, asks: Vec<Ask>) -> Call {
@@ -370,6 +383,7 @@ fn up_to(random: &mut Random, asks: Vec<Ask>) -> Call {
 pub(crate) fn zero(limit: &Limit) -> Limit {
     let zero = match limit.calendar() {
         Some(calendar) => Limit::in_calendar(0, calendar.clone()),
+        None if limit.is_concurrency() => Limit::concurrent(0),
         None => Limit::builder(0, limit.window()).algorithm(limit.algorithm()),
     };
     zero.build().expect("zero works with any window")

@@ -63,8 +63,8 @@ fn the_binding_check_is_the_tightest_wherever_it_is() {
 #[test]
 fn each_source_says_what_its_answer_is_worth() {
     let with = |is: fn(Source) -> bool| Source::ALL.iter().copied().filter(|&source| is(source)).collect::<Vec<_>>();
-    use Source::{OnErrorAllow, OnErrorDeny, OnErrorLocal, Shed, TooMany};
+    use Source::{OnErrorAllow, OnErrorDeny, OnErrorLocal, OnlyReserved, Shed, TooMany};
     assert_eq!(with(Source::is_on_error), [OnErrorAllow, OnErrorDeny, OnErrorLocal, Shed]);
-    assert_eq!(with(Source::is_without_numbers), [OnErrorAllow, OnErrorDeny, Shed, TooMany]);
+    assert_eq!(with(Source::is_without_numbers), [OnErrorAllow, OnErrorDeny, Shed, OnlyReserved, TooMany]);
     assert_eq!(with(Source::is_unavailable), [OnErrorDeny, Shed]);
 }

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::{Hold, HoldState, HoldTerms, is_named, random_bytes};
+use super::{Hold, HoldState, HoldTerms, Turn, is_named, random_bytes};
 use crate::check::Cost;
 use crate::clock::Timestamp;
 use crate::decision::Status;
@@ -32,14 +32,36 @@ pub enum Resolve {
     Cancel,
     /// Moves the deadline to this time from now, at most a day, unless it is later already.
     Extend(Duration),
+    /// Extends it, and changes its token: from then on only [`Hold::at_turn`] of the next one is known. To repeat it does no harm.
+    Renew {
+        /// For how long from now, at most a day.
+        ttl: Duration,
+        /// The next turn.
+        next: Turn,
+    },
 }
 
 impl Resolve {
     /// For how many microseconds from now a hold is extended: at most the longest that any limit grants.
     pub fn extend_micros(&self) -> u64 {
         match self {
-            Self::Extend(ttl) => u64::try_from((*ttl).min(HoldTerms::LONGEST).as_micros()).unwrap_or(0),
+            Self::Extend(ttl) | Self::Renew { ttl, .. } => {
+                u64::try_from((*ttl).min(HoldTerms::LONGEST).as_micros()).unwrap_or(0)
+            }
             _ => 0,
+        }
+    }
+
+    /// Whether it moves the deadline, and changes no units.
+    pub fn extends(&self) -> bool {
+        matches!(self, Self::Extend(_) | Self::Renew { .. })
+    }
+
+    /// The turn of the token from then on, if it changes.
+    pub fn next(&self) -> Option<Turn> {
+        match self {
+            Self::Renew { next, .. } => Some(*next),
+            _ => None,
         }
     }
 
@@ -88,6 +110,8 @@ pub enum Refused {
     Overrun(usize),
     /// One number of units was given, but different numbers were reserved: [`Units::Each`] is needed.
     DifferentUnits,
+    /// The hold was renewed since, and has another token.
+    Renewed,
 }
 
 /// What has become of a hold under one limit, and the state of that limit.
@@ -135,8 +159,7 @@ impl<'h> Resolution<'h> {
         let (units, rest) = match &self.resolve {
             Resolve::Settle(units) => (units, None),
             Resolve::SettlePart(units) => (units, Some(0)),
-            Resolve::Cancel => return names().map(|_| Some(0)).collect(),
-            Resolve::Extend(_) => return names().map(|_| Some(0)).collect(),
+            Resolve::Cancel | Resolve::Extend(_) | Resolve::Renew { .. } => return names().map(|_| Some(0)).collect(),
         };
         match units {
             Units::AsReserved => names().map(|_| None).collect(),
@@ -191,7 +214,7 @@ impl Resolved {
         let state = match resolve {
             Resolve::Settle(_) => HoldState::Settled,
             Resolve::Cancel => HoldState::Cancelled,
-            Resolve::SettlePart(_) | Resolve::Extend(_) => HoldState::Open,
+            Resolve::SettlePart(_) | Resolve::Extend(_) | Resolve::Renew { .. } => HoldState::Open,
         };
         Self { state, done: true, refused: None, expires_at: None, decided_at, parts: Vec::new() }
     }

@@ -4,13 +4,15 @@ use std::fmt;
 use std::fmt::Write as _;
 use std::str::FromStr;
 
-use super::{Hold, HoldId, Place};
+use super::{Hold, HoldId, Place, Turn};
 use crate::algorithm::Algorithm;
 use crate::call::Call;
 use crate::key::Key;
 
 /// The version of the form of a token.
 const VERSION: u8 = 1;
+/// That of a hold that was renewed: the turn follows the id.
+const RENEWED: u8 = 2;
 
 /// The error of a text that is not a hold.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -23,8 +25,12 @@ impl fmt::Display for Hold {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut text = String::new();
         let mut write = |bytes: &[u8]| bytes.iter().for_each(|byte| _ = write!(text, "{byte:02x}"));
-        write(&[VERSION]);
+        let renewed = self.turn != Turn::FIRST;
+        write(&[if renewed { RENEWED } else { VERSION }]);
         write(self.id.as_bytes());
+        if renewed {
+            write(self.turn.as_bytes());
+        }
         let mut last: &[u8] = &[];
         for Place { policy, subject, algorithm } in &self.parts {
             let at = Algorithm::ALL.iter().position(|known| known == algorithm).unwrap_or(0);
@@ -50,7 +56,7 @@ impl FromStr for Hold {
 
     fn from_str(text: &str) -> Result<Self, InvalidHold> {
         /// Longer than any call can be.
-        const LONGEST: usize = 2 * (17 + Call::MAX_CHECKS * (4 + Key::MAX_POLICY + Key::MAX_SUBJECT));
+        const LONGEST: usize = 2 * (25 + Call::MAX_CHECKS * (4 + Key::MAX_POLICY + Key::MAX_SUBJECT));
         let (digits, odd) = text.as_bytes().as_chunks::<2>();
         if !odd.is_empty() || text.len() > LONGEST || !text.bytes().all(|digit| digit.is_ascii_hexdigit()) {
             return Err(InvalidHold);
@@ -70,7 +76,16 @@ fn nibble(digit: u8) -> u8 {
 
 fn read(bytes: &[u8]) -> Option<Hold> {
     let (&version, bytes) = bytes.split_first()?;
-    let (id, mut rest) = bytes.split_first_chunk::<16>().filter(|_| version == VERSION)?;
+    let (id, mut rest) = bytes.split_first_chunk::<16>().filter(|_| matches!(version, VERSION | RENEWED))?;
+    let mut turn = Turn::FIRST;
+    if version == RENEWED {
+        let (bytes, more) = rest.split_first_chunk::<8>()?;
+        (turn, rest) = (Turn(*bytes), more);
+        // There is one way to write each hold.
+        if turn == Turn::FIRST {
+            return None;
+        }
+    }
     let mut parts: Vec<Place> = Vec::new();
     while let Some((&[algorithm, length], more)) = rest.split_first_chunk::<2>() {
         // Before another subject is copied: a part may be a few bytes that repeat a long one.
@@ -87,7 +102,7 @@ fn read(bytes: &[u8]) -> Option<Hold> {
         parts.push(Place { policy, subject, algorithm });
         rest = more;
     }
-    rest.is_empty().then_some(Hold { id: HoldId::from_bytes(*id), parts })
+    rest.is_empty().then_some(Hold { id: HoldId::from_bytes(*id), turn, parts })
 }
 
 #[cfg(test)]
@@ -101,7 +116,7 @@ mod tests {
             subject: subject.to_owned(),
             algorithm: Algorithm::SlidingLog,
         };
-        Hold { id: HoldId::from_bytes([7; 16]), parts: parts.iter().map(place).collect() }
+        Hold { id: HoldId::from_bytes([7; 16]), turn: Turn::FIRST, parts: parts.iter().map(place).collect() }
     }
 
     #[test]
@@ -110,7 +125,10 @@ mod tests {
         for parts in 0..=4 {
             let hold = hold(&several[..parts]);
             assert_eq!(hold.to_string().parse::<Hold>(), Ok(hold.clone()));
-            assert_eq!(hold.to_string().to_uppercase().parse::<Hold>(), Ok(hold));
+            assert_eq!(hold.to_string().to_uppercase().parse::<Hold>(), Ok(hold.clone()));
+            let renewed = hold.clone().at_turn(Turn::named("1"));
+            assert!(renewed != hold && renewed.to_string() != hold.to_string());
+            assert_eq!(renewed.to_string().parse::<Hold>(), Ok(renewed));
         }
         assert_eq!(hold(&[("p", b"s"), ("q", b"s")]).to_string().len(), 2 * (17 + 6 + 5));
     }
@@ -120,7 +138,7 @@ mod tests {
         let token = hold(&[("p", b"s")]).to_string();
         let cut = (0..token.len()).filter(|&end| end != 2 * 17).map(|end| token[..end].to_owned());
         let longer = (0..40).map(|_| &token[34..]).fold(token.clone(), |all, part| all + part);
-        let others = [format!("{token}0"), format!("{token}zz"), token.replacen("01", "02", 1), longer, "é".repeat(20)];
+        let others = [format!("{token}0"), format!("{token}zz"), token.replacen("01", "03", 1), longer, "é".repeat(20)];
         for wrong in cut.chain(others) {
             assert_eq!(wrong.parse::<Hold>(), Err(InvalidHold), "{wrong}");
         }
@@ -135,9 +153,11 @@ mod tests {
     proptest! {
         #[test]
         fn any_bytes_are_refused_or_read_back(bytes in prop::collection::vec(any::<u8>(), 0..80)) {
-            let bytes = [&[VERSION], &bytes[..]].concat();
-            if let Some(hold) = read(&bytes) {
-                prop_assert_eq!(hold.to_string().parse::<Hold>(), Ok(hold));
+            for version in [VERSION, RENEWED] {
+                let bytes = [&[version], &bytes[..]].concat();
+                if let Some(hold) = read(&bytes) {
+                    prop_assert_eq!(hold.to_string().parse::<Hold>(), Ok(hold));
+                }
             }
         }
     }

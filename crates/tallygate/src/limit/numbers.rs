@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::{Calendar, LimitError};
 use crate::algorithm::{Algorithm, double};
+use crate::hold::HoldTerms;
 
 /// The numbers that the twins compute with. All times are in microseconds.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -15,7 +16,9 @@ pub struct Numbers {
     pub amount: u64,
     /// The most that can be charged at one instant.
     pub capacity: u64,
-    /// The window.
+    /// The most that a check can charge at one instant: the capacity, or 0 if units can only be reserved.
+    pub checkable: u64,
+    /// The window; of concurrency the longest time without a renewal.
     pub window: u64,
     /// The resolution of time; token_bucket and sliding_counter only.
     pub tick: u64,
@@ -61,6 +64,9 @@ impl Numbers {
         if calendar.is_some() && algorithm != Algorithm::CalendarWindow {
             return Err(LimitError::NotByCalendar { algorithm });
         }
+        if algorithm == Algorithm::Concurrency && window != HoldTerms::LONGEST {
+            return Err(LimitError::NoWindow { amount });
+        }
         if let Some(burst) = burst {
             if algorithm != Algorithm::TokenBucket {
                 return Err(LimitError::BurstOnWindow { algorithm });
@@ -73,6 +79,7 @@ impl Numbers {
             algorithm,
             amount,
             capacity: burst.unwrap_or(amount),
+            checkable: burst.unwrap_or(amount),
             window: micros,
             tick: 1,
             refill: 0,

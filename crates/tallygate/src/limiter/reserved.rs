@@ -9,7 +9,7 @@ use super::{BoundLimit, CheckError, Limiter};
 use crate::call::{Call, InvalidCheck};
 use crate::check::{Check, Cost};
 use crate::decision::Decision;
-use crate::hold::{Hold, Holds, Reservation, Resolution, Resolve, Resolved, Units};
+use crate::hold::{Hold, Holds, Reservation, Resolution, Resolve, Resolved, Turn, Units};
 use crate::store::StoreError;
 
 /// The answer to a reservation: the decision and, if it is allowed, the guard of the hold.
@@ -102,6 +102,29 @@ impl<S: Holds> Limiter<S> {
     /// Moves the deadline of a hold to `ttl` from now, unless it is later already.
     pub async fn extend(&self, hold: &Hold, ttl: Duration) -> Result<Resolved, StoreError> {
         self.store.resolve(&Resolution::new(hold, Resolve::Extend(ttl))).await
+    }
+
+    /// Extends a hold, and changes its token: from then on it is [`hold.at_turn(next)`](Hold::at_turn), and the one before changes nothing.
+    /// If no answer comes, repeat it with the same `next`, of which each renewal needs another. [`Leases`](super::Leases) renew by themselves.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # use std::time::Duration;
+    /// use tallygate::hold::{Refused, Turn};
+    ///
+    /// # let (limiter, minute) = (tallygate::Limiter::default(), Duration::from_secs(60));
+    /// let hold = limiter.limit("jobs", "2 concurrent")?.reserve("alice", 1, minute).await?.hold.expect("free").into_hold();
+    /// let next = Turn::random();
+    /// assert!(limiter.renew(&hold, next, minute).await?.done);
+    /// assert!(limiter.renew(&hold, next, minute).await?.done, "its answer was lost");
+    ///
+    /// let renewed = hold.clone().at_turn(next);
+    /// assert_eq!(limiter.cancel(&hold).await?.refused, Some(Refused::Renewed));
+    /// assert!(limiter.cancel(&renewed).await?.done);
+    /// # Ok(()) }
+    /// ```
+    pub async fn renew(&self, hold: &Hold, next: Turn, ttl: Duration) -> Result<Resolved, StoreError> {
+        self.store.resolve(&Resolution::new(hold, Resolve::Renew { ttl, next })).await
     }
 }
 

@@ -143,9 +143,10 @@ impl Evaluation {
     ///
     /// # Errors
     /// If a policy does not grant so long a hold.
-    pub fn reserve(mut self, reservation: Reservation, units: &[(String, Cost)]) -> Result<Self, InvalidCheck> {
+    pub fn reserve(mut self, mut reservation: Reservation, units: &[(String, Cost)]) -> Result<Self, InvalidCheck> {
         for ruling in self.verdict.rulings.iter_mut().filter(|ruling| ruling.action.verb == Verb::Check) {
             let terms = ruling.policy.holds().unwrap_or(&HoldTerms::DEFAULT);
+            reservation = reservation.within(terms.max_life());
             let (ttl, longest) = (reservation.ttl(), terms.longest());
             if !HoldTerms::accepts(ttl, longest) {
                 return Err(InvalidCheck::HoldTtl { policy: ruling.policy.name().to_owned(), ttl, longest });
@@ -454,8 +455,12 @@ impl Ruling {
                 self.status = Status::never(self.limit().expect("the limit was checked above"));
             }
         } else if source == Source::ZeroLimit {
-            // Another limit of the call is zero; this one was asked about.
+            // Another limit of the call is zero; this one was asked about, unless it can only be reserved.
             self.source = Source::Store;
+            if let Some(limit) = self.limit().filter(|limit| limit.is_concurrency() && self.action.verb == Verb::Check)
+            {
+                (self.status, self.source) = (Status::never(limit), Source::OnlyReserved);
+            }
         }
     }
 }

@@ -28,6 +28,11 @@ impl Verdict {
             let (status, source) = match ruling.policy.on_error() {
                 // A refund that failed gave nothing back.
                 _ if !step.verb.decides() => (Status::untouched(&limit), Source::OnErrorAllow),
+                // Nobody would give back what a share has lent.
+                OnError::Local if limit.is_concurrency() && !error.is_late() => {
+                    (Status::untouched(&limit), Source::OnErrorAllow)
+                }
+                OnError::Local if limit.is_concurrency() => (Status::never(&limit), Source::Shed),
                 OnError::Local => {
                     locals.push(member);
                     continue;

@@ -20,9 +20,7 @@ use crate::check::{Check, Cost};
 use crate::clock::{Clock, Timestamp};
 use crate::counter::{CounterError, CounterName, CounterOp, CounterValue, Counters};
 use crate::decision::{Decision, Source, Status};
-use crate::hold::{
-    Hold, HoldState, HoldTerms, Holds, OpenHold, Refused, Reservation, Resolution, Resolve, Resolved, Work,
-};
+use crate::hold::{Hold, HoldState, Holds, OpenHold, Refused, Reservation, Resolution, Resolve, Resolved, Turn, Work};
 use crate::key::Key;
 use crate::request::Request;
 use crate::sync::{Mutex, MutexGuard};
@@ -231,6 +229,7 @@ impl MemoryStore {
                     call.takes_at_most().map(|most| if allowed { Settlement::granted(most.get(), left) } else { 0 });
                 let deadline =
                     call.reservation().filter(|_| allowed).map(|asked| (micros + asked.ttl_micros(), asked.id()));
+                let ends_at = call.reservation().map_or(0, |asked| micros + asked.life_micros());
                 for (at, check) in checks.iter().enumerate() {
                     let (fits, left) = (steps[at].status.allowed(), steps[at].status.remaining());
                     let cost = granted.map_or(Ok(check.cost), |granted| {
@@ -254,7 +253,7 @@ impl MemoryStore {
                         subject: check.key.written_subject(),
                         print: prints[at],
                         limit: check.limit.clone(),
-                        terms: *check.holds().unwrap_or(&HoldTerms::DEFAULT),
+                        terms: check.terms(),
                         reserved: steps[at].status.units(),
                         left: steps[at].status.units(),
                         settled: 0,
@@ -268,6 +267,8 @@ impl MemoryStore {
                         deadline,
                         forget_at: 0,
                         attempt: 0,
+                        turn: Turn::FIRST,
+                        ends_at,
                         parts,
                     };
                     record.forget_after(deadline);
@@ -508,8 +509,20 @@ impl Shards<'_, '_> {
             let answer = self.report(&record, state, now);
             return if repeated { answer } else { answer.unchanged() };
         }
+        let next = resolution.resolve.next();
+        if resolution.hold.turn() != record.turn && next != Some(record.turn) {
+            return self.report(&record, state, now).refused(Refused::Renewed);
+        }
+        // What is in flight and has lost its place, because the state was reset, is not prolonged.
+        let gone = |part: &Part| {
+            let holds = part.reserved > 0 && part.limit.is_concurrency();
+            holds && !self.of(part.print).is_open(id, &record, part)
+        };
+        if resolution.resolve.extends() && record.parts.iter().any(gone) {
+            return self.report(&record, HoldState::Expired, now).unchanged();
+        }
         let used = resolution.used();
-        let charged = || record.parts.iter().filter(|part| part.reserved > 0);
+        let charged = || record.parts.iter().filter(|part| part.reserved > 0 && !part.limit.is_concurrency());
         if resolution.resolve.takes_same()
             && charged().any(|part| charged().any(|other| part.reserved != other.reserved))
         {
@@ -522,7 +535,7 @@ impl Shards<'_, '_> {
             return self.report(&record, state, now).refused(Refused::Overrun(place));
         }
         let deadline = match &resolution.resolve {
-            Resolve::Extend(_) => record.deadline.max(micros + resolution.resolve.extend_micros()),
+            resolve if resolve.extends() => record.deadline.max((micros + resolve.extend_micros()).min(record.ends_at)),
             _ => record.deadline,
         };
         let mut parts = std::mem::take(&mut record.parts);
@@ -530,11 +543,8 @@ impl Shards<'_, '_> {
             self.of(part.print).resolve_part((id, &record), part, micros, &resolution.resolve, used, deadline);
         }
         // To extend again does no harm. If it counted, a settlement that is repeated after it would not be known.
-        let attempt = match resolution.resolve {
-            Resolve::Extend(_) => record.attempt,
-            _ => resolution.attempt,
-        };
-        record = Record { attempt, deadline, parts, ..record };
+        let attempt = if resolution.resolve.extends() { record.attempt } else { resolution.attempt };
+        record = Record { attempt, deadline, parts, turn: next.unwrap_or(record.turn), ..record };
         record.state = match &resolution.resolve {
             Resolve::Settle(_) => HoldState::Settled,
             Resolve::Cancel => HoldState::Cancelled,

@@ -1,6 +1,7 @@
 //! How the entries of a saved store are written and read: little-endian numbers, and texts with their length.
 
 use std::collections::HashMap;
+use std::time::Duration;
 
 use crate::hold::{HoldTerms, OnAbandon, Overrun};
 use crate::limit::Limit;
@@ -82,7 +83,9 @@ impl Saved for HoldTerms {
         put_text(to, self.overrun().name());
         put_number(to, self.most_open().into());
         to.push(self.most_held());
-        put_number(to, u64::try_from(self.longest().as_micros()).unwrap_or(u64::MAX));
+        for span in [self.longest(), self.max_life()] {
+            put_number(to, u64::try_from(span.as_micros()).unwrap_or(u64::MAX));
+        }
     }
 
     fn read(from: &mut Reader<'_>) -> Option<Self> {
@@ -91,6 +94,7 @@ impl Saved for HoldTerms {
         let most_open = u32::try_from(from.number()?).ok()?;
         let terms = Self::DEFAULT.with_on_abandon(on_abandon).with_overrun(overrun).with_most_open(most_open);
         let terms = terms.with_most_held(from.byte()?);
-        Some(terms.with_longest(std::time::Duration::from_micros(from.number()?)))
+        let (longest, life) = (Duration::from_micros(from.number()?), Duration::from_micros(from.number()?));
+        Some(terms.with_longest(longest).with_max_life(life))
     }
 }

@@ -13,10 +13,10 @@ use crate::algorithm::{Algorithm, State, double};
 use crate::check::Check;
 use crate::clock::Timestamp;
 use crate::decision::Status;
-use crate::hold::{HoldId, HoldPart, HoldState, HoldTerms, OnAbandon, OpenHold, Overrun, RETENTION, Resolve};
+use crate::hold::{HoldId, HoldPart, HoldState, HoldTerms, OnAbandon, OpenHold, Overrun, RETENTION, Resolve, Turn};
 use crate::limit::Limit;
 use crate::store::memory::recorded::Recorded;
-use states::{Look, charge, found, look, refund, remark};
+use states::{Look, charge, found, lasts_until, look, refund, remark};
 
 /// A state: where it is, and the kind of its algorithm.
 type Place = (Print, &'static str);
@@ -76,6 +76,10 @@ pub(in crate::store::memory) struct Record {
     pub(in crate::store::memory) forget_at: u64,
     /// The last call that changed it, other than an extension.
     pub(in crate::store::memory) attempt: u64,
+    /// Of its last renewal.
+    pub(in crate::store::memory) turn: Turn,
+    /// No extension lasts longer.
+    pub(in crate::store::memory) ends_at: u64,
     pub(in crate::store::memory) parts: Vec<Part>,
 }
 
@@ -111,6 +115,15 @@ impl Head {
     fn keep_until(&mut self, now: u64, at: u64) {
         if at > self.last {
             self.last = at + (at - now).min(3_600_000_000);
+        }
+    }
+}
+
+impl Ledger {
+    /// No deadline is earlier than this one, and one is this one.
+    fn knows_when_due(&mut self) {
+        if let Some((&(deadline, _), _)) = self.open.first_key_value() {
+            self.head.due = deadline;
         }
     }
 }
@@ -261,7 +274,8 @@ impl Shard {
     /// Holds units that were just charged.
     fn hold_units(&mut self, print: Print, check: &Check<'_>, now: u64, deadline: u64, id: HoldId) {
         let (limit, place, units) = (check.limit, place(print, check.limit), check.cost.get());
-        let on_abandon = check.holds().unwrap_or(&HoldTerms::DEFAULT).on_abandon();
+        let on_abandon = check.terms().on_abandon();
+        with_table!(self, limit.algorithm(), |table| lasts_until(table, print, deadline));
         let reset_at = self.look(print, limit, now).reset_at;
         let ledger = self.holds.ledgers.entry(place).or_default();
         let head = &mut ledger.head;
@@ -316,12 +330,25 @@ impl Shard {
             self.keep(print, limit, now);
         }
         step.status = self.with_holds(print, limit, now, step.status);
+        if limit.is_concurrency() && !step.status.allowed() {
+            step.status = self.with_next_end(print, check, now, step.status);
+        }
         step
+    }
+
+    /// If one unit is missing, the next hold that ends makes room.
+    fn with_next_end(&mut self, print: Print, check: &Check<'_>, now: u64, status: Status) -> Status {
+        let Look { fits, remaining, debt, .. } = self.look(print, check.limit, now);
+        let head = self.head(print, check.limit).filter(|head| fits && head.count > 0 && head.due > now);
+        match head.filter(|_| check.cost.get() + debt == remaining + 1) {
+            Some(head) => status.with_retry_after(head.due - now),
+            None => status,
+        }
     }
 
     /// Whether a check that fits may also hold its units.
     pub(in crate::store::memory) fn judge_hold(&self, print: Print, check: &Check<'_>, now: u64, step: &mut Step) {
-        let terms = check.holds().unwrap_or(&HoldTerms::DEFAULT);
+        let terms = check.terms();
         let head = self.head(print, check.limit).unwrap_or_default();
         if step.overflowed {
             // A shared state could not give back what one of its keys holds.
@@ -353,7 +380,11 @@ impl Shard {
     ) -> Step {
         let step = self.step_held(print, check, now, Mode::Take, 0);
         self.hold_units(print, check, now, deadline, id);
-        Step { status: self.with_holds(print, check.limit, now, step.status), ..step }
+        let mut status = self.with_holds(print, check.limit, now, step.status);
+        if check.limit.is_concurrency() {
+            status = status.with_reset_after(self.look(print, check.limit, now).reset_at - now);
+        }
+        Step { status, ..step }
     }
 
     /// Drops the state of a key, and closes its holds.
@@ -397,15 +428,21 @@ impl Shard {
         let (left, charged_at) = (part.left, record.charged_at);
         let ledger = self.holds.ledgers.get_mut(&place(print, &limit));
         let known = ledger.and_then(|ledger| ledger.open.remove(&(record.deadline, id)).map(|entry| (ledger, entry)));
-        if let Resolve::Extend(_) = resolve {
+        let concurrency = limit.is_concurrency();
+        if resolve.extends() {
             if let Some((ledger, entry)) = known {
                 ledger.open.insert((deadline, id), entry);
                 ledger.head.keep_until(now, deadline);
+                if concurrency {
+                    ledger.knows_when_due();
+                    with_table!(self, limit.algorithm(), |table| lasts_until(table, print, deadline));
+                }
             }
             return;
         }
         let ends = !matches!(resolve, Resolve::SettlePart(_));
-        let used = used.unwrap_or(left);
+        // What is in flight is held until the hold ends, and then all of it comes back.
+        let used = if concurrency { 0 } else { used.unwrap_or(left) };
         let (taken, beyond) = (used.min(left), used.saturating_sub(left));
         (part.settled, part.left) = (part.settled + taken, if ends { 0 } else { left - taken });
         let Some((ledger, entry)) = known else {
@@ -416,6 +453,9 @@ impl Shard {
             ledger.head.count -= 1;
         } else {
             ledger.open.insert((record.deadline, id), Entry { left: part.left, ..entry });
+        }
+        if concurrency {
+            ledger.knows_when_due();
         }
         let fits = self.look(print, &limit, now).fits;
         self.release(print, &limit, now, charged_at, if ends { left } else { taken });
@@ -428,6 +468,12 @@ impl Shard {
             part.refunded += self.give_back(print, &limit, now, charged_at, left - taken);
         }
         self.keep(print, &limit, now);
+    }
+
+    /// Whether a part of a hold that is not resolved still has its units.
+    pub(in crate::store::memory) fn is_open(&self, id: HoldId, record: &Record, part: &Part) -> bool {
+        let ledger = self.holds.ledgers.get(&place(part.print, &part.limit));
+        ledger.is_some_and(|ledger| ledger.open.contains_key(&(record.deadline, id)))
     }
 
     /// Charges what a hold did not cover, as far as its limit allows that. Returns how much.
@@ -551,6 +597,6 @@ impl Record {
 
 impl Part {
     pub(in crate::store::memory) fn refuses_overruns(&self) -> bool {
-        self.terms.overrun() == Overrun::Refuse
+        self.terms.overrun() == Overrun::Refuse && !self.limit.is_concurrency()
     }
 }

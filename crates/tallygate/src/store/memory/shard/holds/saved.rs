@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use super::{End, Entry, Head, Holds, Ledger, Part, Place, Record};
 use crate::algorithm::Algorithm;
-use crate::hold::{HoldId, HoldState, HoldTerms, OnAbandon};
+use crate::hold::{HoldId, HoldState, HoldTerms, OnAbandon, Turn};
 use crate::store::memory::bytes::{Reader, Saved, put_list, put_number, put_text};
 use crate::store::memory::print::Print;
 
@@ -107,6 +107,8 @@ impl Saved for Record {
         [self.charged_at, self.deadline, self.forget_at, self.attempt]
             .into_iter()
             .for_each(|number| put_number(to, number));
+        to.extend_from_slice(self.turn.as_bytes());
+        put_number(to, self.ends_at);
         put_list(to, self.parts.iter(), |to, part| part.write(to));
     }
 
@@ -115,9 +117,19 @@ impl Saved for Record {
         let state: HoldState = HoldState::ALL.iter().copied().find(known(from.text()?))?;
         let (charged_at, deadline, forget_at, attempt) =
             (from.number()?, from.number()?, from.number()?, from.number()?);
+        let (turn, ends_at) = (Turn::from_bytes(from.array()?), from.number()?);
         let parts = from.list(Part::read)?;
         let same = parts.first().is_some_and(|part| part.print.to_bytes() == first);
-        (same && charged_at <= deadline).then_some(Self { state, charged_at, deadline, forget_at, attempt, parts })
+        (same && charged_at <= deadline).then_some(Self {
+            state,
+            charged_at,
+            deadline,
+            forget_at,
+            attempt,
+            turn,
+            ends_at,
+            parts,
+        })
     }
 }
 

@@ -71,6 +71,12 @@ pub(super) fn charge<S: State>(table: &mut Table<S>, print: Print, limit: &Limit
     }
 }
 
+pub(super) fn lasts_until<S: State>(table: &mut Table<S>, print: Print, deadline: u64) {
+    if let Some(state) = table.get_mut(found(table, print)) {
+        state.lasts_until(deadline);
+    }
+}
+
 pub(super) fn remark<S: State>(table: &mut Table<S>, print: Print, marks: bool) {
     let (from, to) = if marks { (print, print.marked()) } else { (print.marked(), print) };
     if let Some(state) = table.remove(from) {

@@ -103,6 +103,9 @@ enum Command {
     /// Let a hold last longer
     #[command(after_help = hold::EXTEND_EXAMPLES)]
     Extend(hold::Args<hold::ExtendArgs>),
+    /// Let a hold last longer, and change its token
+    #[command(after_help = hold::RENEW_EXAMPLES)]
+    Renew(hold::Args<hold::RenewArgs>),
     Counter(counter::Args),
     Override(live::Args),
     Verify(verify::Args),
@@ -169,6 +172,7 @@ fn run(command: Command) -> anyhow::Result<Outcome> {
             Command::Settle(args) => hold::settle(args, &mut out).await,
             Command::Cancel(args) => hold::cancel(args, &mut out).await,
             Command::Extend(args) => hold::extend(args, &mut out).await,
+            Command::Renew(args) => hold::renew(args, &mut out).await,
             Command::Counter(args) => counter::run(args, &mut out).await,
             Command::Override(args) => live::run(args, &mut out).await,
             Command::Verify(args) => verify::run(args, &mut out).await,

@@ -155,6 +155,10 @@ fn add(node: &Node, seen: &mut HashMap<String, String>, draft: &mut Draft<'_>) {
     let rule = overrides(fields, rule, limit.as_ref(), inherited);
     let (mode, on_error, cache) = (word(fields, "mode"), on_error(fields), cache_denials(fields));
     let holds = holds::holds(fields);
+    let concurrency = limit.iter().flatten().any(Limit::is_concurrency);
+    if concurrency {
+        holds::of_concurrency(fields);
+    }
     let (excess, near) = (word(fields, "excess"), near(fields));
     let (Some((name, name_at)), Some(limit)) = (name, limit) else { return };
 
@@ -173,7 +177,9 @@ fn add(node: &Node, seen: &mut HashMap<String, String>, draft: &mut Draft<'_>) {
         None => Policy::unlimited(name, domain),
     };
     let mut policy = policy.expect("neither name is empty");
-    let (on_error, share) = on_error.unwrap_or_default();
+    // What is in flight has no share: nobody would give it back.
+    let usual = if concurrency { OnError::Allow } else { OnError::default() };
+    let (on_error, share) = on_error.unwrap_or((usual, None));
     policy = policy.with_mode(mode.unwrap_or_default()).with_on_error(on_error).with_share(share);
     policy = policy.with_cache_denials(cache).with_holds(holds);
     policy = policy.with_allotment(allotment(fields).unwrap_or_default());

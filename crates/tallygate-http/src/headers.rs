@@ -175,6 +175,8 @@ impl Headers<'_> {
     }
 }
 
+/// The unit of a quota of what is in flight.
+const CONCURRENT: &str = ";qu=\"concurrent-requests\"";
 const SECOND: Duration = Duration::from_secs(1);
 const X_NAMES: [HeaderName; 3] = [X_LIMIT, X_REMAINING, X_RESET];
 
@@ -245,6 +247,15 @@ impl Constant {
 }
 
 fn policy_item(dialect: Dialect, policy: &str, limit: &Limit) -> String {
+    if limit.is_concurrency() {
+        // It has no window. Of the dialects, one can say what is counted.
+        return match dialect {
+            Dialect::Draft10 => {
+                [&item(&quoted(policy), [(";q=", Some(limit.capacity())), ("", None)]), CONCURRENT].concat()
+            }
+            _ => limit.capacity().to_string(),
+        };
+    }
     let period = period(limit);
     if dialect == Dialect::Draft10 {
         // A window below a second cannot be written, and rounded to a second it would be another policy.

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use serde::Serialize;
-use tallygate::hold::Refused::{DifferentUnits, Overrun};
+use tallygate::hold::Refused::{DifferentUnits, Overrun, Renewed};
 use tallygate::hold::{HoldPart, HoldState, Resolved};
 
 use crate::{Problem, ProblemCode, millis_up};
@@ -102,6 +102,10 @@ impl<'a> HoldAnswer<'a> {
                     ),
                 ))
             }
+            (Some(Renewed), _) => Some(Problem::new(
+                ProblemCode::HoldRenewed,
+                "The hold was renewed since, and has another token: use the `hold` of the last answer to /v1/renew. Nothing was changed.",
+            )),
             _ if resolved.done => None,
             (None, HoldState::Settled) => Some(ended("The hold was settled before; `settled` and `refunded` say how.")),
             (None, HoldState::Cancelled) => Some(ended("The hold was cancelled before; its units were given back.")),

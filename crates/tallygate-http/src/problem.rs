@@ -28,6 +28,8 @@ words! {
         InvalidParameter = "invalid_parameter",
         /// 400: the cost is above what a limit can ever hold.
         CostTooLarge = "cost_too_large",
+        /// 400: the limit is of concurrency, and can only be reserved.
+        OnlyReserved = "only_reserved",
         /// 400: an HTTP/1.1 request without exactly one `Host` header.
         InvalidHost = "invalid_host",
         /// 400: a body with another transfer encoding than `chunked`.
@@ -56,6 +58,8 @@ words! {
         CounterConflict = "counter_conflict",
         /// 409: the hold was settled or cancelled, has expired, or is no longer known.
         HoldEnded = "hold_ended",
+        /// 409: the hold was renewed since, and has another token.
+        HoldRenewed = "hold_renewed",
         /// 409: more was used than is held, and the policy refuses to charge the rest.
         OverrunRefused = "overrun_refused",
         /// 409: one number of units was given for a hold of different numbers.
@@ -101,6 +105,7 @@ impl ProblemCode {
             | Self::InvalidField
             | Self::InvalidParameter
             | Self::CostTooLarge
+            | Self::OnlyReserved
             | Self::InvalidHost
             | Self::InvalidTransferEncoding => StatusCode::BAD_REQUEST,
             Self::Unauthorized => StatusCode::UNAUTHORIZED,
@@ -113,6 +118,7 @@ impl ProblemCode {
             Self::RequestIdConflict
             | Self::CounterConflict
             | Self::HoldEnded
+            | Self::HoldRenewed
             | Self::OverrunRefused
             | Self::DifferentUnits
             | Self::OverridesConflict

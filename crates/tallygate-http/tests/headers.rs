@@ -70,7 +70,7 @@ fn get(parameters: &[(String, i64)], key: &str) -> Option<u64> {
 
 fn limits() -> impl Strategy<Value = Limit> {
     let windows = prop_oneof![1_u64..3000, 1000_u64..200_000, Just(31_536_000_000)];
-    let algorithms = prop::sample::select(Algorithm::ALL.to_vec());
+    let algorithms = prop::sample::select(Algorithm::OVER_TIME.to_vec());
     let amounts = prop_oneof![3 => 1_u64..50, 1 => 1_u64..1_000_000];
     (amounts, windows, algorithms, prop::option::of(1_u64..100)).prop_filter_map(
         "a limit",

@@ -115,6 +115,7 @@ fn terms(terms: &HoldTerms) -> Value {
         "max_open": terms.most_open(),
         "max_held": format!("{}%", terms.most_held()),
         "max_ttl_ms": millis_up(terms.longest()),
+        "max_life_ms": millis_up(terms.max_life()),
     })
 }
 

@@ -131,8 +131,15 @@ impl Sources {
         }
         page.gauge("tallygate_limit_units", "The capacity of the limit: the most units at one instant.");
         page.samples(limits().map(|(labels, limit)| (labels, limit.capacity())));
-        page.gauge("tallygate_limit_window_seconds", "The window of the limit, in seconds.");
-        page.samples(limits().map(|(labels, limit)| (labels, limit.window().as_secs_f64())));
+        page.gauge(
+            "tallygate_limit_window_seconds",
+            "The window of the limit, in seconds. A concurrency limit has none.",
+        );
+        page.samples(
+            limits()
+                .filter(|(_, limit)| !limit.is_concurrency())
+                .map(|(labels, limit)| (labels, limit.window().as_secs_f64())),
+        );
     }
 
     fn calls(&self, page: &mut Exposition) {

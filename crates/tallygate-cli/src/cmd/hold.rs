@@ -1,11 +1,11 @@
-//! `tallygate settle`, `cancel` and `extend`: what becomes of a hold.
+//! `tallygate settle`, `cancel`, `extend` and `renew`: what becomes of a hold.
 
 use std::io::{self, Read, Write};
 use std::str::FromStr;
 use std::time::Duration;
 
 use anyhow::{Context, bail, ensure};
-use tallygate::hold::{Hold, HoldTerms, Holds, Resolution, Resolve, Resolved, Units};
+use tallygate::hold::{Hold, HoldTerms, Holds, Resolution, Resolve, Resolved, Turn, Units};
 use tallygate::policy::name_within_domain;
 use tallygate::{Cost, Limit};
 use tallygate_http::{HoldAnswer, sanitize};
@@ -44,6 +44,24 @@ pub(crate) struct ExtendArgs {
     ttl: Duration,
 }
 
+#[derive(Debug, clap::Args)]
+pub(crate) struct RenewArgs {
+    /// For how long from now
+    #[arg(long, value_name = "TIME", value_parser = ttl)]
+    ttl: Duration,
+    /// Names this renewal: another one for each, and the same to repeat one whose answer was lost [default: random]
+    #[arg(long, value_name = "NAME")]
+    next: Option<String>,
+}
+
+pub(crate) const RENEW_EXAMPLES: &str = "\
+Examples:
+  tallygate renew TOKEN --ttl 30s --store redis://127.0.0.1:6379
+  tallygate renew TOKEN --ttl 30s --next 7 --store redis://127.0.0.1:6379
+
+The last line is the new token. The one before changes nothing any more.
+Exit codes: 0 done, 1 the hold had ended or was renewed before, 2 error, 3 the store is unreachable.";
+
 pub(crate) const SETTLE_EXAMPLES: &str = "\
 Examples:
   tallygate settle TOKEN --units 250 --store redis://127.0.0.1:6379
@@ -78,6 +96,11 @@ pub(crate) async fn cancel(args: Args<()>, out: &mut impl Write) -> anyhow::Resu
 
 pub(crate) async fn extend(args: Args<ExtendArgs>, out: &mut impl Write) -> anyhow::Result<Outcome> {
     args.resolve(&args.hold()?, Resolve::Extend(args.of_verb.ttl), out).await
+}
+
+pub(crate) async fn renew(args: Args<RenewArgs>, out: &mut impl Write) -> anyhow::Result<Outcome> {
+    let next = args.of_verb.next.as_deref().map_or_else(Turn::random, Turn::named);
+    args.resolve(&args.hold()?, Resolve::Renew { ttl: args.of_verb.ttl, next }, out).await
 }
 
 /// A time that a hold may last.
@@ -133,19 +156,32 @@ impl<M: clap::Args> Args<M> {
 
     async fn resolve(&self, hold: &Hold, resolve: Resolve, out: &mut impl Write) -> anyhow::Result<Outcome> {
         let store = self.store.open().await?;
-        let resolved = store.resolve(&Resolution::new(hold, resolve)).await?;
+        let resolved = store.resolve(&Resolution::new(hold, resolve.clone())).await?;
+        let renewed = resolve.next().filter(|_| resolved.done).map(|next| hold.clone().at_turn(next).to_string());
         let answer = HoldAnswer::new(hold.places().map(|(key, _)| name_within_domain(key.policy())), &resolved);
         let problem = answer.problem(&resolved);
         if self.output.json {
-            output::write_json(out, &answer)?;
+            output::write_json(out, &Renewed { answer: &answer, hold: renewed })?;
         } else {
             write_text(out, &answer, &resolved)?;
+            if let Some(token) = renewed {
+                writeln!(out, "{token}")?;
+            }
         }
         if let Some(problem) = &problem {
             writeln!(io::stderr(), "{}", sanitize::text(problem.detail()))?;
         }
         Ok(if problem.is_none() { Outcome::Allowed } else { Outcome::Denied })
     }
+}
+
+/// What has become of a hold, and its new token if it has one.
+#[derive(serde::Serialize)]
+struct Renewed<'a> {
+    #[serde(flatten)]
+    answer: &'a HoldAnswer<'a>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    hold: Option<String>,
 }
 
 /// One line for the hold, and one for each policy.

@@ -8,8 +8,9 @@ use tallygate::hold::HoldTerms;
 use super::word;
 use crate::fields::{Fields, Names};
 use crate::finding::Place;
+use crate::node::Kind;
 
-pub(crate) const HOLDS: Names = &["on_abandon", "overrun", "max_open", "max_held", "max_ttl"];
+pub(crate) const HOLDS: Names = &["on_abandon", "overrun", "max_open", "max_held", "max_ttl", "max_life"];
 
 /// The terms, where the policy sets any.
 pub(super) fn holds(policy: Fields<'_>) -> Option<HoldTerms> {
@@ -27,10 +28,40 @@ pub(super) fn holds(policy: Fields<'_>) -> Option<HoldTerms> {
     if let Some(percent) = max_held(fields) {
         terms = terms.with_most_held(percent);
     }
-    if let Some(ttl) = max_ttl(fields) {
+    if let Some(ttl) = span(fields, "max_ttl", HoldTerms::LONGEST, "a day") {
         terms = terms.with_longest(ttl);
     }
+    if let Some(life) = span(fields, "max_life", HoldTerms::LONGEST_LIFE, "30 days") {
+        terms = terms.with_max_life(life);
+    }
     Some(terms)
+}
+
+/// What a concurrency limit cannot have: its units come back when their hold ends, and only then.
+pub(super) fn of_concurrency(policy: Fields<'_>) {
+    let refuse = |fields: Fields<'_>, name: &str, why: &str, help: &str| {
+        if let Some((_, at)) = fields.text(name) {
+            refuse(fields, at, &format!("`{name}` cannot be used with a concurrency limit: {why}"), help);
+        }
+    };
+    let reserved = "its units are only reserved";
+    refuse(policy, "cache_denials", "units come back at any time", "remove it");
+    refuse(policy, "allotment", reserved, "remove it");
+    refuse(policy, "excess", reserved, "remove it");
+    if policy.text("on_error").is_some_and(|(text, _)| text.starts_with("local")) {
+        refuse(
+            policy,
+            "on_error",
+            "nobody would give back what a share has lent",
+            "write `on_error: allow` or `on_error: deny`",
+        );
+    }
+    // What is not a mapping was refused before.
+    let holds = policy.get("holds").filter(|node| matches!(node.kind, Kind::Map(_)));
+    let Some(holds) = holds.and_then(|node| Fields::open(node, "`holds`", HOLDS, policy.findings)) else { return };
+    for name in ["on_abandon", "overrun"] {
+        refuse(holds, name, "its units always come back", "remove it");
+    }
 }
 
 fn max_open(fields: Fields<'_>) -> Option<u32> {
@@ -60,22 +91,17 @@ fn max_held(fields: Fields<'_>) -> Option<u8> {
     percent
 }
 
-fn max_ttl(fields: Fields<'_>) -> Option<Duration> {
-    let (text, at) = fields.text("max_ttl")?;
-    // A duration is written as the window of a limit is.
+/// A time, written as the window of a limit is.
+fn span(fields: Fields<'_>, name: &str, longest: Duration, most: &str) -> Option<Duration> {
+    let (text, at) = fields.text(name)?;
     let split = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let (digits, unit) = text.split_at(split);
     let plain = !digits.is_empty() && unit.trim_start().chars().all(|c| c.is_ascii_alphabetic());
     let limit = Some(format!("1/{text}")).filter(|_| plain).and_then(|limit| limit.parse::<Limit>().ok());
-    let span = limit.map(|limit| limit.window());
-    if span.is_none_or(|span| span > HoldTerms::LONGEST) {
-        refuse(
-            fields,
-            at,
-            &format!("`max_ttl` is a time from 1 ms to a day, not `{text}`"),
-            "for example `max_ttl: 10min`",
-        );
-        return None;
+    let span = limit.map(|limit| limit.window()).filter(|span| *span <= longest);
+    if span.is_none() {
+        let message = format!("`{name}` is a time from 1 ms to {most}, not `{text}`");
+        refuse(fields, at, &message, &format!("for example `{name}: 10min`"));
     }
     span
 }

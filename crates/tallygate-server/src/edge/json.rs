@@ -139,6 +139,11 @@ impl Fields {
         }
     }
 
+    /// The members of an object within a body.
+    pub(super) fn of(members: Vec<(String, Json)>) -> Self {
+        Self(members)
+    }
+
     pub(super) fn has(&self, name: &str) -> bool {
         self.get(name).is_some()
     }

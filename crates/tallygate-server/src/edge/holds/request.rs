@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tallygate::Cost;
-use tallygate::hold::{Hold, Resolve, Units};
+use tallygate::hold::{Hold, Resolve, Turn, Units};
 use tallygate_http::Problem;
 
 use crate::answer::one_of;
@@ -15,6 +15,12 @@ use crate::loaded::Loaded;
 pub(super) struct Ask {
     pub(super) hold: Hold,
     pub(super) resolve: Resolve,
+}
+
+/// What is asked to be renewed.
+pub(super) enum Renewals {
+    One(Ask),
+    Several(Vec<Ask>),
 }
 
 pub(super) fn settle(body: &[u8], loaded: &Loaded) -> Result<Ask, Problem> {
@@ -46,6 +52,51 @@ pub(super) fn extend(body: &[u8], _: &Loaded) -> Result<Ask, Problem> {
     let ttl =
         ttl.ok_or_else(|| invalid("missing field `ttl_ms`: for how long from now, for example \"ttl_ms\":60000."))?;
     Ok(Ask { hold, resolve: Resolve::Extend(ttl) })
+}
+
+/// The most holds that one call renews.
+const MOST_RENEWED: usize = 256;
+
+/// A hold, or several: each with the name of its next renewal.
+pub(super) fn renew(body: &[u8]) -> Result<Renewals, Problem> {
+    let mut fields = Fields::read(body, r#"{"hold":"01…","next":"2","ttl_ms":10000}"#)?;
+    fields.only(&["hold", "next", "holds", "ttl_ms"])?;
+    let missing = || invalid("missing field `ttl_ms`: for how long from now, for example \"ttl_ms\":10000.");
+    let ttl: Duration = ttl(&mut fields)?.ok_or_else(missing)?;
+    if !fields.has("holds") {
+        return Ok(Renewals::One(renewal(&mut fields, ttl)?));
+    }
+    if fields.has("hold") || fields.has("next") {
+        return Err(invalid("`holds` and `hold` exclude each other: renew one, or a list of {\"hold\":…,\"next\":…}."));
+    }
+    let Some(Json::List(written)) = fields.take("holds") else {
+        return Err(invalid("`holds` must be a list of {\"hold\":…,\"next\":…}."));
+    };
+    if written.is_empty() || written.len() > MOST_RENEWED {
+        let count = written.len();
+        return Err(invalid(format!("`holds` has {count} entries: renew from 1 to {MOST_RENEWED} holds at once.")));
+    }
+    let read = |(at, entry): (usize, Json)| {
+        let Json::Object(members) = entry else {
+            return Err(invalid(format!("`holds[{at}]` must be an object: {{\"hold\":…,\"next\":…}}.")));
+        };
+        let mut fields = Fields::of(members);
+        fields.only(&["hold", "next"])?;
+        renewal(&mut fields, ttl)
+    };
+    Ok(Renewals::Several(written.into_iter().enumerate().map(read).collect::<Result<_, _>>()?))
+}
+
+fn renewal(fields: &mut Fields, ttl: Duration) -> Result<Ask, Problem> {
+    let hold = hold(fields)?;
+    let next = fields.string("next")?.filter(|name| !name.is_empty() && name.len() <= 128);
+    let next = next.ok_or_else(|| {
+        invalid(
+            "`next` names this renewal, in 1 to 128 bytes: choose another one for each renewal of a hold, and repeat it if no \
+             answer came.",
+        )
+    })?;
+    Ok(Ask { hold, resolve: Resolve::Renew { ttl, next: Turn::named(&next) } })
 }
 
 fn hold(fields: &mut Fields) -> Result<Hold, Problem> {

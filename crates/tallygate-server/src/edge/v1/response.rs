@@ -50,6 +50,16 @@ fn verdict_response(question: &Question, verdict: &Verdict, headers: ReportedHea
     if let Some(ruling) = verdict.rulings().iter().find(too_costly) {
         return Err(too_costly_problem(ruling, verdict.granted().is_some()).into());
     }
+    let only_reserved = |ruling: &&Ruling| ruling.mode() == Mode::Enforce && ruling.source() == Source::OnlyReserved;
+    if let Some(ruling) = verdict.rulings().iter().find(only_reserved) {
+        let (policy, verb) = (ruling.policy().name().escape_debug().to_string(), Verb::Check);
+        let problem = InvalidCheck::OnlyReserved { policy, verb }.to_string();
+        return Err(Problem::new(
+            ProblemCode::OnlyReserved,
+            format!("{}: see /v1/reserve.", sentence(&problem).trim_end_matches('.')),
+        )
+        .into());
+    }
     if let Some(problem) = verdict.rulings().iter().filter(|_| verdict.hold().is_none()).find_map(too_much_held) {
         return Err(problem.into());
     }

@@ -228,10 +228,40 @@ fn what_holds_are_granted_is_read_as_it_is_written() {
         ("{max_ttl: 60}", "for example `max_ttl: 10min`"),
         ("{max_ttl: 1s sliding_log}", "for example `max_ttl: 10min`"),
         ("{max_ttl: 1s burst 5}", "for example `max_ttl: 10min`"),
+        ("{max_life: 31d}", "from 1 ms to 30 days, not `31d`"),
         ("{max_hold: 5}", "did you mean `max_held`?"),
     ] {
         let said = read(wrong).unwrap_err();
         assert!(said.contains(says), "{wrong}: {said}");
+    }
+}
+
+/// What is in flight comes back when its hold ends, and only then.
+#[test]
+fn a_concurrency_limit_is_read_and_what_it_cannot_have_is_refused() {
+    use std::time::Duration;
+
+    let read = |more: &str| {
+        let text = format!("policies:\n  - name: jobs\n    partition: [user]\n    limit: 20 concurrent\n{more}");
+        let config = Config::from_texts(&[("f.yaml", &text)]).map_err(|findings| findings.to_string())?;
+        Ok::<_, String>(config.policies.policies().next().unwrap().clone())
+    };
+    let policy = read("    holds: {max_ttl: 10s, max_life: 8h}").unwrap();
+    assert_eq!(policy.limit().unwrap().to_string(), "20 concurrent");
+    assert_eq!(policy.on_error(), OnError::Allow, "it has no share");
+    assert_eq!(policy.holds().unwrap().max_life(), Duration::from_secs(8 * 3600));
+    for (more, says) in [
+        ("on_error: local", "write `on_error: allow` or `on_error: deny`"),
+        ("on_error: local 25%", "write `on_error: allow` or `on_error: deny`"),
+        ("cache_denials: true", "`cache_denials` cannot be used with a concurrency limit"),
+        ("allotment: true", "`allotment` cannot be used with a concurrency limit"),
+        ("excess: drain", "`excess` cannot be used with a concurrency limit"),
+        ("holds: {on_abandon: charge}", "`on_abandon` cannot be used with a concurrency limit"),
+        ("holds: {overrun: cap}", "`overrun` cannot be used with a concurrency limit"),
+        ("overrides: [{match: {plan: pro}, limit: 20/min}]", "write `20 concurrent`"),
+    ] {
+        let said = read(&format!("    {more}")).unwrap_err();
+        assert!(said.contains(says), "{more}: {said}");
     }
 }
 

@@ -29,7 +29,8 @@ fn check(limit: &Limit) -> Check<'_> {
 
 fn say(line: &str) {
     // Written directly, because `println!` would be captured.
-    writeln!(std::io::stdout(), "{line}").unwrap();
+    let mut out = std::io::stdout();
+    writeln!(out, "{line}").unwrap();
 }
 
 /// Takes a place, works with it until the work is done or the lease is lost, and releases it.

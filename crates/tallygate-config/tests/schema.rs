@@ -117,10 +117,7 @@ fn the_schema_and_the_reader_refuse_the_same() {
 fn the_schema_knows_every_word() {
     let schema = schema();
     let words = |field: &str| schema["$defs"]["policy"]["properties"][field]["enum"].clone();
-    assert_eq!(
-        words("algorithm"),
-        json!(Algorithm::ALL.iter().map(|algorithm| algorithm.name()).collect::<Vec<_>>())
-    );
+    assert_eq!(words("algorithm"), json!(Algorithm::ALL.iter().map(|algorithm| algorithm.name()).collect::<Vec<_>>()));
     assert_eq!(words("mode"), json!(Mode::ALL.iter().map(|word| word.name()).collect::<Vec<_>>()));
     let on_error = &schema["$defs"]["policy"]["properties"]["on_error"]["anyOf"][0]["enum"];
     assert_eq!(*on_error, json!(OnError::ALL.iter().map(|word| word.name()).collect::<Vec<_>>()));

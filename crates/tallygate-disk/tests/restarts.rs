@@ -19,7 +19,8 @@ fn builder(clock: &ManualClock) -> MemoryStoreBuilder {
 #[tokio::test]
 async fn everything_is_as_it_was() {
     let (clock, directory) = (clock(), tempfile::tempdir().unwrap());
-    let limits = Algorithm::OVER_TIME.iter().map(|&algorithm| Limit::per_hour(10).algorithm(algorithm).build().unwrap());
+    let limits =
+        Algorithm::OVER_TIME.iter().map(|&algorithm| Limit::per_hour(10).algorithm(algorithm).build().unwrap());
     let limits: &'static [Limit] = Vec::leak(limits.collect());
     // Two algorithms share a kind of state, so the subject is the algorithm.
     let check = |policy, limit: &'static Limit| Check::new(Key::new(policy, limit.algorithm().name()).unwrap(), limit);

@@ -44,9 +44,9 @@ mod serve {
     mod allotments; // units taken in advance by two servers
     mod forward_auth; // questions of proxies
     mod holds; // units that are reserved and settled later
-    mod leases; // what is in flight, renewed and released
     mod http; // the JSON API
     mod invalid_requests; // requests that are refused
+    mod leases; // what is in flight, renewed and released
     mod metrics_reference; // the page that lists every metric has all of them, and no others
     mod outage; // several servers whose store is gone
     mod overrides; // limits that are changed live

@@ -43,7 +43,7 @@ fn write_applying(out: &mut impl Write, applying: &[Applying<'_>], several: bool
         let left = match ruling.source() {
             Source::Unlimited => String::new(),
             // The store was not asked.
-            Source::TooCostly => format!("? of {}", thousands(status.limit())),
+            Source::TooCostly | Source::OnlyReserved => format!("? of {}", thousands(status.limit())),
             _ => format!("{} of {}", thousands(status.remaining()), thousands(status.limit())),
         };
         let full = Some(status.reset_after()).filter(|full| limited && !full.is_zero());
@@ -91,6 +91,7 @@ fn said(one: &Applying<'_>) -> String {
     let ruling = one.ruling;
     let said = match (ruling.status().allowed(), ruling.source()) {
         (true, _) => "allowed".to_owned(),
+        (false, Source::OnlyReserved) => "denied: what is in flight can only be reserved".to_owned(),
         (false, Source::TooCostly) => "denied: the cost is above the limit".to_owned(),
         (false, Source::ZeroLimit) if ruling.limit().is_some_and(|limit| limit.amount() == 0) => {
             "denied: the limit is zero".to_owned()

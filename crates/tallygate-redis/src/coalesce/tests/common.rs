@@ -20,7 +20,7 @@ async fn reservations_that_share_a_run_are_decided_as_separate_ones() {
     let mut random = Random::new(0x4e5e_7e00);
     let (mut common, mut full, mut denied, mut open) = (0, 0, 0, Vec::<Hold>::new());
     for step in 0..1_200 {
-        let algorithm = random.pick(Algorithm::ALL);
+        let algorithm = random.pick(Algorithm::OVER_TIME);
         // Sometimes the numbers change, and the holds of the state are closed.
         let limit = limit(algorithm, if random.chance(3) { 12 } else { 20 });
         let grants = |on_abandon| HoldTerms::DEFAULT.with_most_open(5).with_most_held(70).with_on_abandon(on_abandon);

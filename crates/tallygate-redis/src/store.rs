@@ -162,8 +162,8 @@ impl Engine {
         let mut reply = self.run_script(&[call], deadline).await;
         let marked = Questions { marked: true, ..call.clone() };
         let mut call = call;
-        // It has written nothing each time.
-        for _ in 0..2 {
+        // It has written nothing each time. Around the instant at which a limit changes it may be asked once too early and once too late.
+        for _ in 0..3 {
             if reply.as_ref().is_ok_and(wire::is_marked) && !call.looks_at_holds() {
                 call = &marked;
             } else if !self.must_ask_again(&reply) {

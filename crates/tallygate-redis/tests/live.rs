@@ -114,7 +114,7 @@ async fn overrides_are_read_by_others_as_they_were_written_and_expire() {
         let healed = one.read_overrides(Some(second.revision())).await.unwrap();
         assert_eq!((healed.revision, healed.record), (second.revision(), None));
         assert_eq!(every_key_expires(&server), 2);
-        // Lost altogether: everybody is told, and no revision comes again.
+        // Lost altogether: everybody reads so, and no revision comes again.
         server.command(&["FLUSHALL"]);
         let lost = one.read_overrides(Some(second.revision())).await.unwrap();
         assert_eq!((lost.revision, lost.record.as_deref()), (0, Some(&[][..])));
@@ -132,7 +132,7 @@ async fn no_change_is_lost_to_another() {
         let store = store.clone();
         tokio::spawn(async move {
             let one = override_of(&number.to_string(), 9);
-            // Whom others got ahead of too often is told so, and nothing of it was written.
+            // Whom others got ahead of too often gets an error, and nothing of it was written.
             while change(&store, None, |set, now| set.put(one.clone(), None, now)).await.is_err() {}
         })
     });

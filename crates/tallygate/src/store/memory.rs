@@ -183,8 +183,7 @@ impl MemoryStore {
 
     #[inline(never)]
     fn answer_any(&self, call: &Call<'_>) -> Decision {
-        let checks = call.checks();
-        let prints: Vec<Print> = checks.iter().map(|check| self.print(&check.key)).collect();
+        let prints: Vec<Print> = call.checks().iter().map(|check| self.print(&check.key)).collect();
         let request = call.request().map(|request| (self.print_of(request), request));
         // Shards are locked in order of their index, so two calls cannot deadlock.
         let asked = prints.iter().chain(request.iter().map(|(print, _)| print));
@@ -362,8 +361,8 @@ impl MemoryStore {
     /// A copy with the same states, on the same clock.
     pub(crate) fn copy(&self) -> Self {
         let shards = self.shards.iter().map(|shard| Padded(Mutex::new(lock(shard).clone())));
-        let overrides = Mutex::new(self.overrides.lock().clone());
-        Self { shards: shards.collect(), factors: self.factors.clone(), clock: self.clock.clone(), overrides }
+        let (shards, factors) = (shards.collect(), self.factors.clone());
+        Self { shards, factors, clock: self.clock.clone(), overrides: Mutex::new(self.overrides.lock().clone()) }
     }
 
     /// The clock is read before locking to keep the critical section short, so instants can arrive out of order. This
@@ -568,12 +567,6 @@ fn source_of(steps: &[Step]) -> Source {
 
 fn lock(shard: &Padded) -> MutexGuard<'_, Shard> {
     shard.0.lock()
-}
-
-impl Default for MemoryStore {
-    fn default() -> Self {
-        Self::new()
-    }
 }
 
 impl Store for MemoryStore {

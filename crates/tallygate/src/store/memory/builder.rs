@@ -56,3 +56,9 @@ impl MemoryStoreBuilder {
         }
     }
 }
+
+impl Default for MemoryStore {
+    fn default() -> Self {
+        Self::new()
+    }
+}

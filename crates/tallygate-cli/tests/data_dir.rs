@@ -86,7 +86,7 @@ fn a_killed_server_has_lost_no_more_than_it_said() {
                 scope.spawn(move || results.lock().unwrap().push(charge(at, caller)));
             }
             // At another moment of a save each time.
-            std::thread::sleep(Duration::from_millis(300 + round * 137 % 900));
+            std::thread::sleep(Duration::from_millis(300 + round * 137 % 1900));
             let asked = Instant::now();
             let age = age(admin);
             durable_until = asked.checked_sub(age).unwrap();

@@ -75,7 +75,7 @@ impl Saving {
         let told = Arc::clone(&shared);
         let run = move || {
             let (mut next_at, mut retry_after) = (told.now() + SAVE_EVERY, RETRY_AFTER[0]);
-            // Until it is told to stop, or nobody can tell it any more.
+            // Until the other side of the channel is dropped.
             while stopped.recv_timeout(COLLECT_EVERY) == Err(RecvTimeoutError::Timeout) {
                 saver.collect(store.as_ref());
                 if told.now() < next_at {

@@ -8,7 +8,7 @@ use crate::directory::Directory;
 use crate::error::SaveError;
 use crate::file::{self, Changes, Problem};
 
-/// Saves a store to the directory from which it was restored. It does so only when it is told to, or after [`start`](Self::start).
+/// Saves a store to the directory from which it was restored. It does so when [`save`](Self::save) is called, or by itself after [`start`](Self::start).
 pub struct Saver {
     directory: Directory,
     /// `None` after a failure: redb wants its file to be opened again.

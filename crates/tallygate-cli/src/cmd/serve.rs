@@ -42,7 +42,6 @@ pub(crate) struct Args {
     #[arg(long, value_name = "URL", env = "TALLYGATE_STORE", hide_env_values = true)]
     store: Option<String>,
     /// A directory in which the embedded store is kept, so that neither a restart nor a crash resets limits; it is created if needed
-    /// [default: it is forgotten]
     #[arg(long, value_name = "DIR", env = "TALLYGATE_DATA_DIR")]
     data_dir: Option<PathBuf>,
     /// The prefix of all keys on a server

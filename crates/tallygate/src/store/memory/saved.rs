@@ -8,7 +8,7 @@ use super::print::Factors;
 use super::{MemoryStore, MemoryStoreBuilder, Padded, lock};
 use crate::sync::MutexGuard;
 
-/// The secret by which a store hashes keys. Whoever knows it can choose keys that collide.
+/// The secret by which a store hashes keys. A caller that knows it can choose keys that collide.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret([u8; Secret::BYTES]);
 
@@ -116,7 +116,7 @@ impl Restoring {
 
 impl MemoryStore {
     /// What has changed since the last time, as of one instant: with this, what was saved before becomes what the store holds now.
-    /// Meanwhile no call is decided. `None` if it is not known, because the store was told to stop, was not [restored], or too much
+    /// Meanwhile no call is decided. `None` if it is not known, because it was [forgotten](Self::forget_changes), was not [restored], or too much
     /// has changed: then all must be [saved again](Self::everything).
     ///
     /// [restored]: MemoryStoreBuilder::restore

@@ -9,6 +9,7 @@ pub(crate) mod doctor;
 pub(crate) mod explain;
 pub(crate) mod health;
 pub(crate) mod hold;
+pub(crate) mod holds;
 pub(crate) mod live;
 pub(crate) mod man;
 pub(crate) mod schema;

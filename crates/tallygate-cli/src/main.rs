@@ -30,7 +30,7 @@ use tallygate_http::sanitize;
 use tallygate_redis::ConnectError;
 
 use cmd::{
-    audit, call, completions, counter, demo, doctor, explain, health, hold, live, man, schema, serve, validate, verify,
+    audit, call, completions, counter, demo, doctor, explain, health, hold, holds, live, man, schema, serve, validate, verify,
 };
 use output::Outcome;
 use policies::Unusable;
@@ -106,6 +106,7 @@ enum Command {
     /// Let a hold last longer, and change its token
     #[command(after_help = hold::RENEW_EXAMPLES)]
     Renew(hold::Args<hold::RenewArgs>),
+    Holds(holds::Args),
     Counter(counter::Args),
     Override(live::Args),
     Verify(verify::Args),
@@ -173,6 +174,7 @@ fn run(command: Command) -> anyhow::Result<Outcome> {
             Command::Cancel(args) => hold::cancel(args, &mut out).await,
             Command::Extend(args) => hold::extend(args, &mut out).await,
             Command::Renew(args) => hold::renew(args, &mut out).await,
+            Command::Holds(args) => holds::run(args, &mut out).await,
             Command::Counter(args) => counter::run(args, &mut out).await,
             Command::Override(args) => live::run(args, &mut out).await,
             Command::Verify(args) => verify::run(args, &mut out).await,

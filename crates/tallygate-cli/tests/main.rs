@@ -72,6 +72,7 @@ fn help_and_version_are_answers_not_errors() {
         "settle",
         "cancel",
         "extend",
+        "holds",
         "counter",
         "verify",
         "audit",

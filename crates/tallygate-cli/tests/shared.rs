@@ -74,6 +74,48 @@ fn what_one_command_reserves_another_settles() {
 }
 
 #[test]
+fn open_holds_are_listed_the_oldest_first_and_audited() {
+    let server = Server::redis().start();
+    let reserve = |subject: &str, policy: &str, cost: &str| {
+        let asked = ["reserve", subject, "--limit", "1000/h", "--policy", policy, "--cost", cost, "--ttl", "1h"];
+        let reserved = on(&server, &asked);
+        assert_eq!(reserved.code, 0, "{}", reserved.stderr);
+        reserved.stdout.lines().last().unwrap().to_owned()
+    };
+    assert_eq!(on(&server, &["holds"]).stdout, "no open holds\n");
+    let token = reserve("ann", "tokens", "900");
+    reserve("b\u{1b}ob", "requests", "3");
+    let text = on(&server, &["holds"]);
+    assert!(text.stdout.starts_with("2 open holds, 903 units held\n"), "{}", text.stdout);
+    assert!(!text.stdout.contains('\x1b') && !text.stdout.contains(&token[2..34]), "{}", text.stdout);
+    let json = |args: &[&str]| -> Value {
+        let ran = on(&server, &[args, &["--json"]].concat());
+        assert_eq!(ran.code, 0, "{}", ran.stderr);
+        serde_json::from_str(&ran.stdout).unwrap()
+    };
+    let first = json(&["holds", "--limit", "1"]);
+    assert_eq!((&first["open"], &first["held"], first["holds"].as_array().unwrap().len()), (&2.into(), &903.into(), 1));
+    assert_eq!(first["holds"][0]["policies"][0]["subject"], "ann");
+    let one = json(&["holds", "--policy", "tokens", "--subject", "ann"]);
+    assert_eq!((&one["open"], &one["held"]), (&1.into(), &900.into()));
+    assert_eq!(json(&["holds", "--older-than", "1d"])["open"], 0);
+    let usage = json(&["audit"]);
+    let held = |policy: &str, kind: &str| {
+        let all = usage["usage"].as_array().unwrap();
+        let found = all.iter().find(|usage| usage["policy"] == policy && usage["algorithm"] == kind).unwrap();
+        (found["open_holds"].clone(), found["held"].clone())
+    };
+    assert_eq!(held("tokens", "holds"), (1.into(), 900.into()));
+    assert_eq!(held("tokens", "token_bucket"), (0.into(), 0.into()), "used units are not held ones");
+    assert!(on(&server, &["audit"]).stdout.contains("open holds"));
+    assert_eq!(on(&server, &["cancel", &token]).code, 0);
+    assert_eq!(json(&["holds"])["held"], 3);
+    let embedded = run(["holds"]);
+    assert!(embedded.code == 2 && embedded.stderr.contains("--store redis://"), "{}", embedded.stderr);
+    assert_eq!(run(["holds", "--store", "redis://127.0.0.1:1"]).code, 3);
+}
+
+#[test]
 fn counters_outlive_the_command() {
     let server = Server::redis().start();
     assert_eq!(on(&server, &["counter", "incr-by", "visits", "5", "--ttl", "1h"]).stdout, "5\n");

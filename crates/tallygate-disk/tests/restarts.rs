@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tallygate::clock::{ManualClock, Timestamp};
-use tallygate::hold::{HoldState, Units};
+use tallygate::hold::{HoldQuery, HoldState, Units};
 use tallygate::request::RequestId;
 use tallygate::store::MemoryStoreBuilder;
 use tallygate::{Algorithm, Check, Cost, Counter, Key, Limit, Limiter, MemoryStore};
@@ -45,7 +45,7 @@ async fn everything_is_as_it_was() {
 
     let (store, _saver) = tallygate_disk::open(directory.path(), builder(&clock)).unwrap();
     let limiter = Limiter::new(store);
-    assert_eq!(limiter.store().open_holds(100).len(), limits.len());
+    assert_eq!(limiter.store().open_holds(&HoldQuery::new()).holds.len(), limits.len());
     for (limit, hold) in limits.iter().zip(&holds) {
         let name = limit.algorithm().name();
         let left = async |policy| limiter.peek(check(policy, limit)).await.unwrap().binding().to_owned();

@@ -41,6 +41,7 @@ mod digest;
 mod grpc;
 mod headers;
 mod hold;
+mod hold_list;
 pub mod llm;
 mod problem;
 pub mod sanitize;
@@ -52,6 +53,7 @@ pub use digest::digest;
 pub use grpc::is_grpc;
 pub use headers::{Dialect, Headers, Line, seconds_up};
 pub use hold::{HoldAnswer, HoldOfPolicy, HoldUnits};
+pub use hold_list::{ListedHold, ListedUnits};
 pub use problem::{Problem, ProblemCode};
 pub use verdict::{
     SOON, SOURCE_HEADER, VerdictHeaders, verdict_answer, verdict_headers, verdict_json, verdict_problem, verdict_source,

@@ -2,7 +2,7 @@
 
 use tallygate::call::Call;
 use tallygate::counter::{CounterError, CounterName, CounterOp, CounterValue, Counters};
-use tallygate::hold::{Hold, Holds, Resolution, Resolved, Work};
+use tallygate::hold::{Hold, HoldPage, HoldQuery, Holds, Resolution, Resolved, Work};
 use tallygate::live::{Overrides, Reading, Replaced, Replacement};
 use tallygate::{Decision, MemoryStore, Store, StoreError};
 
@@ -45,6 +45,16 @@ impl AnyStore {
     /// Starts a store with other settings.
     pub fn builder(text: &str) -> RedisStoreBuilder {
         RedisStoreBuilder::new(text)
+    }
+}
+
+impl AnyStore {
+    /// A page of the open holds. See [`MemoryStore::open_holds`] and [`RedisStore::open_holds`].
+    pub async fn open_holds(&self, query: &HoldQuery) -> Result<HoldPage, StoreError> {
+        match self {
+            Self::Memory(store) => Ok(store.open_holds(query)),
+            Self::Redis(store) => store.open_holds(query).await,
+        }
     }
 }
 

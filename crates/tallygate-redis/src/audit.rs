@@ -12,9 +12,11 @@ use tallygate::StoreError;
 
 use crate::builder::ConnectError;
 use crate::connection::{Client, Deadline, Failure, Node, Refusal, Request, Settings};
+use crate::holds::{OpenRecord, records, time};
 use crate::url::StoreUrl;
 pub use report::{AuditReport, LargeKey, ServerReport, Usage};
 pub use sweep::Sweep;
+pub(crate) use sweep::literal;
 use tally::Tally;
 
 /// Keys per request to a server: a fraction of a millisecond of its work.
@@ -56,6 +58,7 @@ impl Audit {
             let before = tally.report.keys;
             let looked_through = async {
                 let report = about(&server).await?;
+                tally.now = time(&server).await?;
                 look_through(&server, sweep, &mut tally, &mut progress).await?;
                 Ok(report)
             };
@@ -121,6 +124,12 @@ async fn weigh(server: &Arc<Node>, keys: &[Vec<u8>], tally: &mut Tally<'_>) -> R
         questions.cmd("MEMORY").arg("USAGE").arg(key);
     }
     let replies = send_all(server, &questions).await?;
+    let holds: Vec<Vec<u8>> = keys.iter().filter(|key| tally.is_record(key)).cloned().collect();
+    for reply in records(server, &holds).await? {
+        if let Some(record) = OpenRecord::read(&reply, tally.now) {
+            tally.add_hold(&record);
+        }
+    }
     let mut orphans = Vec::new();
     for (key, reply) in keys.iter().zip(replies.chunks(2)) {
         // Expired or moved since it was listed: no longer a key of this server.
@@ -147,7 +156,7 @@ async fn give_end(server: &Arc<Node>, keys: &[Vec<u8>], ttl: Duration) -> Result
     Ok(repaired)
 }
 
-async fn send_all(server: &Arc<Node>, commands: &Pipeline) -> Result<Vec<Value>, Failure> {
+pub(crate) async fn send_all(server: &Arc<Node>, commands: &Pipeline) -> Result<Vec<Value>, Failure> {
     match server.send(Request::Pipeline(commands), Deadline::for_command()).await? {
         Value::Array(replies) => Ok(replies),
         other => Err(Failure::Corrupt(format!("{other:?}"))),
@@ -167,7 +176,7 @@ fn name_permissions(failure: Failure, sweep: &Sweep) -> Failure {
     match failure {
         Failure::Refused(Refusal::Permission { reply, .. }) => {
             let repair = if sweep.repair.is_some() { " +eval +pexpire" } else { "" };
-            let rules = format!("+scan +pttl +memory|usage +info{repair}");
+            let rules = format!("+scan +pttl +memory|usage +info +get +time{repair}");
             Failure::Refused(Refusal::Permission { reply, rules })
         }
         other => other,

@@ -1,5 +1,8 @@
 //! How a hold ends: one run of `resolve.lua` for its states, or one for each if they are in several slots.
 
+mod listing;
+mod record;
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,6 +22,9 @@ use crate::connection::{Calls, Deadline};
 use crate::split::insist;
 use crate::store::{Engine, RedisStore, naming};
 use crate::wire::{self, Asked, Reader, corrupt};
+
+pub(crate) use listing::{records, time};
+pub(crate) use record::OpenRecord;
 
 /// The key of the record of a hold, next to its first state.
 pub(crate) fn record(state: &str, id: HoldId) -> String {

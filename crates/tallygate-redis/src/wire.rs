@@ -254,6 +254,14 @@ pub(crate) struct Reader<'r> {
 }
 
 impl<'r> Reader<'r> {
+    /// Of what is stored, and is no reply of a script.
+    pub(crate) fn of_stored(value: &'r Value) -> Option<Self> {
+        match value {
+            Value::BulkString(rest) => Some(Self { rest }),
+            _ => None,
+        }
+    }
+
     pub(crate) fn new(reply: &'r Value) -> Result<Self, StoreError> {
         match reply {
             // A valid reply begins with a flag.

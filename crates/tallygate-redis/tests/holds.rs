@@ -1,6 +1,7 @@
 //! Holds on real servers: many processes, several slots, lost keys.
 
 mod leases;
+mod listing;
 mod mails;
 mod pitfalls;
 mod slots;

@@ -36,7 +36,7 @@ pub(crate) use health::{livez, readyz};
 pub(crate) use json::{Refused, ok};
 
 /// The paths of the HTTP listener with their methods, for messages.
-const PATHS: [(&str, &str); 16] = [
+const PATHS: [(&str, &str); 17] = [
     ("/v1/check", "POST"),
     ("/v1/peek", "POST"),
     ("/v1/refund", "POST"),
@@ -46,6 +46,7 @@ const PATHS: [(&str, &str); 16] = [
     ("/v1/cancel", "POST"),
     ("/v1/extend", "POST"),
     ("/v1/renew", "POST"),
+    ("/v1/holds", "GET"),
     ("/v1/counters/", "GET, POST or DELETE"),
     ("/v1/forward-auth", "GET, HEAD or POST"),
     ("/json", "POST"),
@@ -81,6 +82,7 @@ pub(crate) fn router(app: Arc<App>) -> Router {
         .route("/v1/cancel", post(holds::cancel))
         .route("/v1/extend", post(holds::extend))
         .route("/v1/renew", post(holds::renew))
+        .route("/v1/holds", get(holds::list))
         .route("/v1/counters/{name}", get(counters::get).post(counters::add).delete(counters::delete))
         .route("/v1/forward-auth", get(forward_auth::answer).post(forward_auth::answer))
         .route("/json", post(envoy_json::answer))

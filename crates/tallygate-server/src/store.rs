@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use tallygate::call::Call;
 use tallygate::counter::{CounterError, CounterName, CounterOp, CounterValue, Counters};
-use tallygate::hold::{Hold, Holds, Resolution, Resolved, Work};
+use tallygate::hold::{Hold, HoldPage, HoldQuery, Holds, Resolution, Resolved, Work};
 use tallygate::{Decision, MemoryStore, Store, StoreError};
 use tallygate_disk::{Figures, SaveError, Saving};
 use tallygate_redis::{AnyStore, Health, RedisStore, Sweep};
@@ -144,6 +144,11 @@ impl ServedStore {
     /// How long a decision may take, however many calls to the store it needs.
     pub fn deadline(&self) -> Option<Duration> {
         self.parts.deadline
+    }
+
+    /// A page of the open holds.
+    pub async fn open_holds(&self, query: &HoldQuery) -> Result<HoldPage, StoreError> {
+        self.stack.open_holds(query).await
     }
 
     /// Durations and errors of calls.

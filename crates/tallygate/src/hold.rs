@@ -1,5 +1,6 @@
 //! Units reserved now and settled later, when the cost is known.
 
+mod listing;
 mod resolution;
 mod token;
 
@@ -11,13 +12,13 @@ use std::time::Duration;
 
 use crate::algorithm::Algorithm;
 use crate::check::Check;
-use crate::clock::Timestamp;
 use crate::key::Key;
 use crate::limit::Limit;
 use crate::request::digest;
 use crate::store::{Store, StoreError};
 use crate::words::words;
 
+pub use listing::{HoldCursor, HoldPage, HoldQuery, InvalidCursor, OpenHold, OpenPart};
 pub use resolution::{HoldPart, Refused, Resolution, Resolve, Resolved, Units};
 pub use token::InvalidHold;
 
@@ -264,18 +265,6 @@ impl<S: Holds> Holds for Arc<S> {
     fn resolve(&self, resolution: &Resolution<'_>) -> impl Future<Output = Result<Resolved, StoreError>> + Send {
         (**self).resolve(resolution)
     }
-}
-
-/// An open hold in a list. The token itself is not listed: it would be enough to resolve the hold.
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct OpenHold {
-    /// When it was reserved, on the store's clock.
-    pub reserved_at: Timestamp,
-    /// When it is abandoned, unless it is extended.
-    pub expires_at: Timestamp,
-    /// What it holds under each limit: the policy, the subject as in the key, and the units.
-    pub parts: Vec<(String, String, u64)>,
 }
 
 /// What a call asks for that reserves: the name of the hold, and for how long.

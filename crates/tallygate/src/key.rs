@@ -85,19 +85,55 @@ impl<'a> Key<'a> {
 }
 
 impl Key<'_> {
+    /// The policy name as it is written in an encoded key.
+    pub fn written_policy(&self) -> String {
+        write_part(self.policy.as_bytes())
+    }
+
     /// The subject as it is written in an encoded key.
     pub fn written_subject(&self) -> String {
-        let mut written = String::new();
-        push_part(&mut written, self.subject);
-        written
+        write_part(self.subject)
     }
+}
+
+/// A part as it is written in an encoded key.
+pub(crate) fn write_part(part: &[u8]) -> String {
+    let mut written = String::new();
+    push_part(&mut written, part);
+    written
+}
+
+/// A part of an encoded key for people to read: with the escaped characters themselves, if they are text. A digest stays one.
+pub(crate) fn read_part(written: &str) -> String {
+    let mut bytes = Vec::with_capacity(written.len());
+    let mut rest = written.as_bytes();
+    while let Some((&byte, after)) = rest.split_first() {
+        let escaped = (byte == b'%').then(|| std::str::from_utf8(after.get(..2)?).ok()).flatten();
+        match escaped.and_then(|digits| u8::from_str_radix(digits, 16).ok()) {
+            Some(escaped) => {
+                bytes.push(escaped);
+                rest = &after[2..];
+            }
+            None => {
+                bytes.push(byte);
+                rest = after;
+            }
+        }
+    }
+    String::from_utf8(bytes).unwrap_or_else(|_| written.to_owned())
 }
 
 /// The encoded policy name and the kind of an encoded key, for listing a store. `None` if the text is not such a key.
 pub fn decode_policy<'k>(encoded: &'k str, prefix: &str) -> Option<(&'k str, &'k str)> {
+    decode(encoded, prefix).map(|(_, policy, kind)| (policy, kind))
+}
+
+/// The encoded subject, the encoded policy name and the kind of an encoded key. `None` if the text is not such a key.
+pub fn decode<'k>(encoded: &'k str, prefix: &str) -> Option<(&'k str, &'k str, &'k str)> {
     let rest = encoded.strip_prefix(prefix)?.strip_prefix(":{")?;
-    let (_, rest) = rest.split_once("}:")?;
-    rest.rsplit_once(':')
+    let (subject, rest) = rest.split_once("}:")?;
+    let (policy, kind) = rest.rsplit_once(':')?;
+    Some((subject, policy, kind))
 }
 
 /// The key under which a shared store remembers the answer to a call, next to an encoded key of the call.
@@ -183,6 +219,18 @@ mod tests {
         assert_eq!(encoded("p", format!("{}:", "a".repeat(125)).as_bytes()), format!("tallygate:{{{subject}}}:p:tb"));
         assert!(encoded("p", &[b'a'; 129]).contains('#'));
         assert_eq!(Key::new("p", "s").unwrap().encode("", "kind"), ":{s}:p:kind");
+    }
+
+    #[test]
+    fn parts_are_read_as_they_were_meant() {
+        for part in ["user:42", "zoë", "100%", "%41", "a{b}#", "\n"] {
+            assert_eq!(read_part(&write_part(part.as_bytes())), part);
+        }
+        assert_eq!(read_part(&write_part(b"\xff:")), "%FF%3A", "it is no text");
+        assert!(read_part(&write_part(&[b'a'; 200])).starts_with('#'));
+        for odd in ["%", "%4", "%zz", "a%é"] {
+            assert_eq!(read_part(odd), odd);
+        }
     }
 
     #[test]

@@ -280,8 +280,8 @@ impl Policy {
     }
 }
 
-/// A `/` in a domain is doubled, so that no two policies share a name.
-fn key_name(domain: &str, name: &str) -> String {
+/// The name of the states of a policy. A `/` in a domain is doubled, so that no two policies share a name.
+pub fn key_name(domain: &str, name: &str) -> String {
     let written = format!("{}/{name}", domain.replace('/', "//"));
     if written.len() <= Key::MAX_POLICY { written } else { digest(written.as_bytes(), 16) }
 }

@@ -1,6 +1,7 @@
 //! Units reserved now and settled later, on the embedded store.
 
 mod ends;
+mod listing;
 mod model;
 mod overruns;
 

@@ -109,6 +109,11 @@ fn write_servers(out: &mut impl Write, servers: &[ServerReport], color: Color) -
     rows.write(out, &["server", "version", "keys", "memory used", "maxmemory-policy", "evicted"], color)
 }
 
+/// Blank for what is no hold: a column without values is left out.
+fn held(number: u64) -> Cell {
+    if number == 0 { Cell::figure("") } else { Cell::number(number) }
+}
+
 fn write_usage(out: &mut impl Write, report: &AuditReport, color: Color) -> io::Result<()> {
     if report.keys == 0 {
         return Ok(());
@@ -124,13 +129,15 @@ fn write_usage(out: &mut impl Write, report: &AuditReport, color: Color) -> io::
             Cell::figure(table::bytes(usage.bytes)),
             Cell::figure(table::bytes(each)),
             Cell::fault(usage.orphans),
+            held(usage.open_holds),
+            held(usage.held),
         ]);
     }
     let more = report.usage.len().saturating_sub(ROWS);
     if more > 0 {
         rows.note(&format!("and {more} more, all of them with --json"));
     }
-    rows.write(out, &["policy", "algorithm", "keys", "memory", "each", "no TTL"], color)?;
+    rows.write(out, &["policy", "algorithm", "keys", "memory", "each", "no TTL", "open holds", "held"], color)?;
     let mut rows = Table::default();
     for large in report.largest.iter().take(ROWS / 2) {
         rows.row(vec![Cell::figure(table::bytes(large.bytes)), Cell::word(sanitize::text(&large.key))]);

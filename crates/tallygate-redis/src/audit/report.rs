@@ -47,6 +47,10 @@ pub struct Usage {
     pub bytes: u64,
     /// How many of them have no TTL.
     pub orphans: u64,
+    /// Open holds under the policy. Only the kind `holds` has any.
+    pub open_holds: u64,
+    /// The units that they hold.
+    pub held: u64,
 }
 
 /// A key and its memory use.

@@ -37,7 +37,8 @@ impl Sweep {
     }
 }
 
-fn literal(text: &str) -> String {
+/// A text in a pattern for `SCAN`.
+pub(crate) fn literal(text: &str) -> String {
     let special = |c| matches!(c, '*' | '?' | '[' | ']' | '^' | '-' | '\\');
     text.chars().flat_map(|c| special(c).then_some('\\').into_iter().chain([c])).collect()
 }

@@ -3,12 +3,14 @@
 use std::collections::HashMap;
 
 use tallygate::Algorithm;
+use tallygate::clock::Timestamp;
 use tallygate::key::decode_policy;
 
 use crate::overrides::KIND;
 
 use super::report::{AuditReport, LargeKey, Usage};
 use super::sweep::Sweep;
+use crate::holds::OpenRecord;
 
 /// The maximum number of policies counted separately. More than this come from user input.
 const POLICIES: usize = 1000;
@@ -19,12 +21,14 @@ pub(super) struct Tally<'a> {
     sweep: &'a Sweep,
     usage: HashMap<(Option<String>, &'static str), Usage>,
     pub(super) report: AuditReport,
+    /// By the clock of the server that is scanned.
+    pub(super) now: Timestamp,
 }
 
 impl<'a> Tally<'a> {
     pub(super) fn new(sweep: &'a Sweep) -> Self {
         let report = AuditReport { complete: true, ..AuditReport::default() };
-        Self { sweep, usage: HashMap::new(), report }
+        Self { sweep, usage: HashMap::new(), report, now: Timestamp::from_micros(0) }
     }
 
     pub(super) fn is_full(&self) -> bool {
@@ -54,16 +58,40 @@ impl<'a> Tally<'a> {
             largest.insert(place, LargeKey { key: name(), bytes });
             largest.truncate(LARGEST);
         }
-        let (mut policy, kind) = ours.map_or((None, "other"), |(policy, kind)| (Some(policy.to_owned()), kind));
-        if self.usage.len() >= POLICIES && !self.usage.contains_key(&(policy.clone(), kind)) {
-            policy = None;
-        }
-        let usage = self.usage.entry((policy.clone(), kind));
-        let usage = usage.or_insert_with(|| Usage { policy, kind, ..Usage::default() });
+        let (policy, kind) = ours.map_or((None, "other"), |(policy, kind)| (Some(policy), kind));
+        let usage = self.usage_of(policy, kind);
         usage.keys += 1;
         usage.bytes += bytes;
         usage.orphans += u64::from(orphan);
         orphan && ours.is_some()
+    }
+
+    fn usage_of(&mut self, policy: Option<&str>, kind: &'static str) -> &mut Usage {
+        let mut policy = policy.map(str::to_owned);
+        if self.usage.len() >= POLICIES && !self.usage.contains_key(&(policy.clone(), kind)) {
+            policy = None;
+        }
+        let usage = self.usage.entry((policy.clone(), kind));
+        usage.or_insert_with(|| Usage { policy, kind, ..Usage::default() })
+    }
+
+    /// Whether a key is that of a record of a hold.
+    pub(super) fn is_record(&self, key: &[u8]) -> bool {
+        let kind = std::str::from_utf8(key).ok().and_then(|key| decode_policy(key, &self.sweep.prefix));
+        kind.is_some_and(|(policy, kind)| kind_name(policy, kind) == Some(HOLDS) && !kind.ends_with("-open"))
+    }
+
+    /// Counts an open hold under each of its policies.
+    pub(super) fn add_hold(&mut self, record: &OpenRecord) {
+        let sweep = self.sweep;
+        for (key, units) in &record.parts {
+            let Some((policy, _)) = decode_policy(key, &sweep.prefix) else { continue };
+            if sweep.policies.as_ref().is_none_or(|wanted| policy.starts_with(wanted)) {
+                let usage = self.usage_of(Some(policy), HOLDS);
+                usage.open_holds += 1;
+                usage.held = usage.held.saturating_add(*units);
+            }
+        }
     }
 
     pub(super) fn into_report(self) -> AuditReport {

@@ -318,6 +318,14 @@ impl Client {
         }
         self.topology.servers().iter().map(|(node, _)| node.with_own_connection()).collect()
     }
+
+    /// The master that has a key, likewise.
+    pub(crate) async fn master_of(&self, key: &str) -> Option<Arc<Node>> {
+        if self.is_cluster() {
+            self.topology.refreshed(Instant::now() + self.settings.connect_timeout).await;
+        }
+        self.topology.route(self.slot(key)).map(|route| route.node.with_own_connection())
+    }
 }
 
 /// The call waited in this process, and the server is not to blame.

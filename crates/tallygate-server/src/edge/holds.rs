@@ -1,5 +1,6 @@
 //! `/v1/settle`, `/v1/cancel`, `/v1/extend`, `/v1/renew`: what becomes of a hold. Its token is all that is needed.
 
+mod list;
 mod request;
 mod response;
 
@@ -19,6 +20,7 @@ use super::{Refused, store_problem};
 use crate::app::App;
 use crate::decision_event::Api;
 use crate::loaded::Loaded;
+pub(super) use list::list;
 use request::{Ask, Renewals};
 
 pub(super) async fn settle(state: State<Arc<App>>, from: Credentials, headers: HeaderMap, body: Bytes) -> Answered {

@@ -18,7 +18,7 @@ pub(super) struct Lazy<S> {
 }
 
 impl<S> Lazy<S> {
-    fn store(&self) -> Result<&S, StoreError> {
+    pub(super) fn store(&self) -> Result<&S, StoreError> {
         let connecting = || StoreError::unavailable("not connected yet".to_owned());
         self.store.get().ok_or_else(|| self.condition.borrow().clone().err().unwrap_or_else(connecting))
     }

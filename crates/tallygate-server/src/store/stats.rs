@@ -5,11 +5,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use tallygate::call::{Call, Verb};
 use tallygate::counter::{CounterError, CounterName, CounterOp, CounterValue, Counters};
-use tallygate::hold::{Hold, Holds, Resolution, Resolved, Work};
+use tallygate::hold::{Hold, HoldPage, HoldQuery, Holds, Resolution, Resolved, Work};
 use tallygate::store::StoreErrorKind;
 use tallygate::{Decision, Store, StoreError};
+use tallygate_redis::AnyStore;
 use tokio::time::Instant;
 
+use super::lazy::Lazy;
 use crate::histogram::Histogram;
 
 /// The positions of the durations that no verb of a call has.
@@ -102,6 +104,14 @@ impl<S: Holds> Holds for Observed<S> {
 impl<S: Counters> Counters for Observed<S> {
     async fn count(&self, name: &CounterName, op: CounterOp) -> Result<CounterValue, CounterError> {
         self.stats.count(self.store.count(name, op).await)
+    }
+}
+
+impl Observed<Lazy<Timed<AnyStore>>> {
+    /// Over connections of its own, so neither its time nor the state of the store is a decision's.
+    pub(super) async fn open_holds(&self, query: &HoldQuery) -> Result<HoldPage, StoreError> {
+        let listed = async { self.store.store()?.store.open_holds(query).await };
+        self.stats.count(listed.await)
     }
 }
 

@@ -7,7 +7,7 @@ use tallygate_server::store::StoreSpec;
 use tallygate_testkit::Server;
 use tallygate_testkit::http::request;
 
-use crate::support::served::{Served, body, until};
+use crate::support::served::{Served, bearer, body, until};
 
 const POLICIES: &str = "
 policies:
@@ -15,6 +15,7 @@ policies:
   - {name: tokens, domain: llm, partition: [user], limit: 1000/h, algorithm: sliding_log, holds: {on_abandon: refund}}
   - {name: strict, domain: strict, partition: [user], limit: 10/h,
      holds: {overrun: refuse, max_open: 2, max_held: 50%, max_ttl: 10s}}
+  - {name: capped, domain: capped, partition: [user], limit: 10/h, algorithm: fixed_window, holds: {overrun: cap}}
   - {name: free, domain: free, limit: unlimited}
 ";
 
@@ -132,6 +133,10 @@ fn an_overrun_becomes_a_debt_or_is_refused_as_the_policy_says() {
         );
         assert!(answer["detail"].as_str().unwrap().contains("`strict` holds 4 units"), "{answer}");
         assert_eq!(ended(server, "settle", json!({"hold": hold, "units": 4}), ["settled"]), (200, [json!(4)]));
+        let question = json!({"domain": "capped", "descriptors": [{"user": "a"}], "units": 4});
+        let hold = reserved(server, &question);
+        let capped = ended(server, "settle", json!({"hold": hold, "units": 25}), ["state", "settled", "unpaid", "debt"]);
+        assert_eq!(capped, (200, [json!("settled"), json!(10), json!(15), json!(0)]), "what there is room for");
     });
 }
 
@@ -340,4 +345,42 @@ fn holds_and_their_units_are_counted_for_policies_of_files() {
     assert!(!page.text().contains("somebody"), "a name of a caller is a label");
     let decisions = "tallygate_decisions_total{domain=\"llm\",policy=\"tokens\",outcome=\"allowed\",source=\"store\"}";
     assert_eq!(server.metric(decisions), Some(2.0), "a reservation is a decision");
+}
+
+/// The subjects in a list are nobody else's business, and what is in it settles nothing.
+#[test]
+fn open_holds_are_listed_for_operators_and_without_their_tokens() {
+    on_both(|server| {
+        let token = reserved(server, &llm("list", json!({"units": {"tokens": 900}, "ttl_ms": 50_000})));
+        let second = reserved(server, &llm("else", json!({"units": {"tokens": 7}})));
+        let list = |query: &str, headers: &[(&str, &str)]| {
+            request(server.http, "GET", &format!("/v1/holds{query}"), headers, b"")
+        };
+        let refused = list("", &[]);
+        assert_eq!((refused.status, body(&refused)["code"].clone()), (401, json!("unauthorized")));
+        let all = list("", &[bearer()]);
+        assert_eq!(all.status, 200, "{}", all.text());
+        let said = body(&all);
+        assert!(!all.text().contains(&token[2..34]) && !all.text().contains(&second[2..34]), "no token, no id");
+        let holds = said["holds"].as_array().unwrap();
+        assert_eq!((holds.len(), said.get("cursor")), (2, None));
+        let held = |policy: &str, subject: &str, held: u64| json!({"policy": policy, "subject": subject, "held": held});
+        assert_eq!(holds[0]["policies"], json!([held("llm/requests", "list", 1), held("llm/tokens", "list", 900)]));
+        let number = |name: &str| holds[0][name].as_u64().unwrap();
+        assert!(number("expires_at_ms").abs_diff(number("reserved_at_ms") + 50_000) < 2, "each is rounded");
+        assert!(number("age_ms") + number("expires_after_ms") >= 49_999);
+        let of = |query: &str| body(&list(query, &[bearer()]));
+        let one = of("?policy=llm/tokens&subject=else");
+        assert_eq!(one["holds"][0]["policies"], json!([held("llm/tokens", "else", 7)]));
+        assert_eq!(of("?older_than_ms=3600000")["holds"], json!([]));
+        let first = of("?limit=1");
+        let rest = first["cursor"].as_str().map(|cursor| of(&format!("?cursor={cursor}")));
+        let count = |page: &Value| page["holds"].as_array().unwrap().len();
+        assert_eq!(count(&first) + rest.as_ref().map_or(0, count), 2);
+        for query in ["?limit=0", "?cursor=x", "?polcy=a"] {
+            assert_eq!(of(query)["code"], "invalid_parameter", "{query}");
+        }
+        assert_eq!(ended(server, "cancel", json!({"hold": token}), ["state"]), (200, [json!("cancelled")]));
+        assert_eq!(count(&of("")), 1);
+    });
 }

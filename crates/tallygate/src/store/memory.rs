@@ -2,6 +2,7 @@
 
 mod builder;
 mod bytes;
+mod listing;
 mod overrides;
 pub(super) mod print;
 mod recorded;
@@ -20,7 +21,7 @@ use crate::check::{Check, Cost};
 use crate::clock::{Clock, Timestamp};
 use crate::counter::{CounterError, CounterName, CounterOp, CounterValue, Counters};
 use crate::decision::{Decision, Source, Status};
-use crate::hold::{Hold, HoldState, Holds, OpenHold, Refused, Reservation, Resolution, Resolve, Resolved, Turn, Work};
+use crate::hold::{Hold, HoldState, Holds, Refused, Reservation, Resolution, Resolve, Resolved, Turn, Work};
 use crate::key::Key;
 use crate::request::Request;
 use crate::sync::{Mutex, MutexGuard};
@@ -268,10 +269,11 @@ impl MemoryStore {
                         attempt: 0,
                         turn: Turn::FIRST,
                         ends_at,
+                        number: 0,
                         parts,
                     };
                     record.forget_after(deadline);
-                    shards.of(prints[0]).holds.remember(id, record);
+                    shards.of(prints[0]).holds.begin(id, record);
                 }
                 if let Some((print, request)) = request.filter(|_| allowed) {
                     let answer = Remembered {
@@ -336,20 +338,6 @@ impl MemoryStore {
         guards.iter_mut().for_each(|shard| shard.decides_at(now));
         let mut shards = Shards { order: &order, guards: &mut guards, count: self.shards.len(), looks: false };
         shards.resolve(resolution, &places, now)
-    }
-
-    /// The open holds, oldest first, and at most `most` of them.
-    pub fn open_holds(&self, most: usize) -> Vec<OpenHold> {
-        let now = self.clock.now().as_micros();
-        let mut open: Vec<OpenHold> = Vec::new();
-        for shard in &self.shards {
-            let shard = lock(shard);
-            let records = shard.holds.records().filter(|(_, record)| record.state_at(now) == HoldState::Open);
-            open.extend(records.map(|(_, record)| record.listed()));
-        }
-        open.sort_by_key(|hold| (hold.reserved_at, hold.expires_at));
-        open.truncate(most);
-        open
     }
 
     /// The open holds of the state of a check with their deadlines, as a shared store would keep them.

@@ -2,6 +2,7 @@
 //!
 //! Twin: `tallygate-redis/lua/holds.lua`, with the same names and the same order. The contract is section 10 of `docs/algorithms.md`.
 
+mod listing;
 mod saved;
 mod states;
 
@@ -11,9 +12,8 @@ use std::collections::{BTreeMap, BinaryHeap};
 use super::{Mode, Print, Shard, Step, Table, decide_known, no_room};
 use crate::algorithm::{Algorithm, State, double};
 use crate::check::Check;
-use crate::clock::Timestamp;
 use crate::decision::Status;
-use crate::hold::{HoldId, HoldPart, HoldState, HoldTerms, OnAbandon, OpenHold, Overrun, RETENTION, Resolve, Turn};
+use crate::hold::{HoldId, HoldPart, HoldState, HoldTerms, OnAbandon, Overrun, RETENTION, Resolve, Turn};
 use crate::limit::Limit;
 use crate::store::memory::recorded::Recorded;
 use states::{Look, charge, found, lasts_until, look, refund, remark};
@@ -26,6 +26,10 @@ type Place = (Print, &'static str);
 pub(in crate::store::memory) struct Holds {
     ledgers: Recorded<Place, Ledger>,
     records: Recorded<HoldId, Record>,
+    /// Those of open holds by age, for lists: when they were charged, and a number of their own.
+    by_age: BTreeMap<(u64, u64), HoldId>,
+    /// How many records there were.
+    numbers: u64,
     /// For each ledger and each record, once, when to look whether it can be dropped. A ledger stays until then, even if it is empty.
     ends: BinaryHeap<Reverse<(u64, End)>>,
 }
@@ -80,6 +84,8 @@ pub(in crate::store::memory) struct Record {
     pub(in crate::store::memory) turn: Turn,
     /// No extension lasts longer.
     pub(in crate::store::memory) ends_at: u64,
+    /// A number that no other record of the shard has.
+    pub(in crate::store::memory) number: u64,
     pub(in crate::store::memory) parts: Vec<Part>,
 }
 
@@ -138,10 +144,6 @@ impl Holds {
         self.ledgers.len() + self.records.len()
     }
 
-    pub(in crate::store::memory) fn records(&self) -> impl Iterator<Item = (&HoldId, &Record)> {
-        self.records.iter()
-    }
-
     /// The head of a state as a shared store keeps it.
     pub(in crate::store::memory) fn encoded_head(&self, print: Print, algorithm: Algorithm) -> Vec<u8> {
         let ledger = self.ledgers.get(&(print, algorithm.kind()));
@@ -153,10 +155,33 @@ impl Holds {
         self.records.get(&id).filter(|record| record.is_known(now))
     }
 
-    pub(in crate::store::memory) fn remember(&mut self, id: HoldId, record: Record) {
+    /// Keeps the record of a new hold, or of one that was saved.
+    pub(in crate::store::memory) fn begin(&mut self, id: HoldId, record: Record) {
+        if let Some(known) = self.records.get(&id) {
+            self.by_age.remove(&known.place());
+        }
+        self.numbers += 1;
+        let record = Record { number: self.numbers, ..record };
+        if record.state == HoldState::Open {
+            self.by_age.insert(record.place(), id);
+        }
         let forget_at = record.forget_at;
         if self.records.insert(id, record).is_none() {
             self.ends.push(Reverse((forget_at, End::Record(id))));
+        }
+    }
+
+    /// Keeps what has become of a hold.
+    pub(in crate::store::memory) fn remember(&mut self, id: HoldId, record: Record) {
+        if record.state != HoldState::Open {
+            self.by_age.remove(&record.place());
+        }
+        self.records.insert(id, record);
+    }
+
+    fn forget(&mut self, id: HoldId) {
+        if let Some(record) = self.records.remove(&id) {
+            self.by_age.remove(&record.place());
         }
     }
 }
@@ -533,7 +558,7 @@ impl Shard {
             };
             match (later, end) {
                 (Some(later), end) if later > now => self.holds.ends.push(Reverse((later, end))),
-                (_, End::Record(id)) => _ = self.holds.records.remove(&id),
+                (_, End::Record(id)) => self.holds.forget(id),
                 (_, End::Ledger(place, algorithm)) => {
                     self.holds.ledgers.remove(&place);
                     with_table!(self, algorithm, |table| remark(table, place.0, false));
@@ -564,15 +589,9 @@ impl Shard {
 }
 
 impl Record {
-    /// The hold in a list.
-    pub(in crate::store::memory) fn listed(&self) -> OpenHold {
-        let parts = self.parts.iter().filter(|part| part.reserved > 0);
-        let parts = parts.map(|part| (part.policy.clone(), part.subject.clone(), part.left));
-        OpenHold {
-            reserved_at: Timestamp::from_micros(self.charged_at),
-            expires_at: Timestamp::from_micros(self.deadline),
-            parts: parts.collect(),
-        }
+    /// Where it is in the list of open holds.
+    fn place(&self) -> (u64, u64) {
+        (self.charged_at, self.number)
     }
 
     /// Whether it can still be resolved: it is remembered, and the windows of its calendars are known.

@@ -65,7 +65,7 @@ impl Holds {
         let record = Record::read(from).filter(|_| from.rest.is_empty())?;
         let counts = now.is_none_or(|now| now < record.forget_at);
         if counts {
-            self.remember(id, record);
+            self.begin(id, record);
         }
         Some(counts)
     }
@@ -128,6 +128,7 @@ impl Saved for Record {
             attempt,
             turn,
             ends_at,
+            number: 0,
             parts,
         })
     }

@@ -212,6 +212,7 @@ fn what_holds_are_granted_is_read_as_it_is_written() {
         let ttl = Duration::from_millis(millis);
         assert_eq!(read(&format!("{{max_ttl: {text}}}")), Ok(Some(terms.with_longest(ttl))), "{text}");
     }
+    assert_eq!(read("{estimate: p95 from 500}"), Ok(Some(terms.with_learned_estimate(500))));
     for (wrong, says) in [
         ("refund", "expected `holds` as a mapping"),
         ("{on_abandon: refnud}", "did you mean `refund`?"),
@@ -229,6 +230,10 @@ fn what_holds_are_granted_is_read_as_it_is_written() {
         ("{max_ttl: 1s sliding_log}", "for example `max_ttl: 10min`"),
         ("{max_ttl: 1s burst 5}", "for example `max_ttl: 10min`"),
         ("{max_life: 31d}", "from 1 ms to 30 days, not `31d`"),
+        ("{estimate: p95}", "for example `estimate: p95 from 500`"),
+        ("{estimate: p99 from 5}", "for example `estimate: p95 from 500`"),
+        ("{estimate: p95 from 0}", "for example `estimate: p95 from 500`"),
+        ("{estimate: p95 from 1000000001}", "for example `estimate: p95 from 500`"),
         ("{max_hold: 5}", "did you mean `max_held`?"),
     ] {
         let said = read(wrong).unwrap_err();

@@ -99,6 +99,7 @@ fn the_schema_and_the_reader_refuse_the_same() {
         ("limit: 1/s", "limit: 1/s, holds: {max_open: 10001}"),
         ("limit: 1/s", "limit: 1/s, holds: {max_held: 50}"),
         ("limit: 1/s", "limit: 1/s, holds: {max_ttl: [1]}"),
+        ("limit: 1/s", "limit: 1/s, holds: {estimate: [p95]}"),
         ("limit: 1/s", "limit: 1/s, holds: {ttl: 1min}"),
         ("near: 5", "near: 0"),
         ("near: 5", "near: high"),

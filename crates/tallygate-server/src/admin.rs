@@ -116,6 +116,7 @@ fn terms(terms: &HoldTerms) -> Value {
         "max_held": format!("{}%", terms.most_held()),
         "max_ttl_ms": millis_up(terms.longest()),
         "max_life_ms": millis_up(terms.max_life()),
+        "estimate": terms.learns_from().map(|first| format!("p95 from {first}")),
     })
 }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use http::{HeaderMap, HeaderValue};
 use tallygate::call::{Call, Verb};
-use tallygate::hold::{Hold, Holds, Reservation, Resolution, Resolve, Resolved};
+use tallygate::hold::{Hold, HoldTerms, Holds, Reservation, Resolution, Resolve, Resolved};
 use tallygate::policy::{Evaluation, Instances, PolicySet, Stores, Verdict};
 use tallygate::request::RequestId;
 use tallygate::store::{Allotments, DenyCache};
@@ -107,7 +107,7 @@ impl App {
         let began = Instant::now();
         // Loaded once: in a second set, the domain that was found in the first could be missing, and with it its limits.
         let loaded = self.policies.load_full();
-        let result = self.decide(&loaded.set, api, question, deadline).await;
+        let result = self.decide(&loaded, api, question, deadline).await;
         let asked = Asked { question, result: &result, took: began.elapsed() };
         self.observe(&loaded, &DecisionEvent::answered(api, asked));
         result
@@ -131,7 +131,7 @@ impl App {
         };
         self.calls.observe(&DecisionEvent { api, outcome, asked: None });
         if let Ok(resolved) = &resolved {
-            loaded.observe_end(hold, resolved);
+            loaded.observe_end(hold, resolve, resolved);
         }
         resolved
     }
@@ -150,7 +150,7 @@ impl App {
 
     async fn decide<'q>(
         &self,
-        set: &PolicySet,
+        loaded: &Loaded,
         api: Api,
         question: &'q Question,
         callers: Option<Instant>,
@@ -178,15 +178,15 @@ impl App {
                 Ok(Answer::Decision(asked, decision, hold))
             }
             About::Policies { domain, asks } => {
-                let evaluation = match set.domain(domain) {
+                let evaluation = match loaded.set.domain(domain) {
                     Some(domain) => {
                         let units = question.units_of(domain)?;
                         let turn = self.turns.take(domain.policies().len(), asks.len(), callers).await;
                         let _turn = turn.map_err(CheckError::from)?;
-                        reserving(question, domain.evaluate(asks), &units)?
+                        reserving(loaded, question, domain.evaluate(asks), units)?
                     }
                     None if api.allows_unknown_domains() => Evaluation::unlimited(),
-                    None => return Err(AnswerError::unknown_domain(set, domain)),
+                    None => return Err(AnswerError::unknown_domain(&loaded.set, domain)),
                 };
                 let evaluation = match question.up_to {
                     Some(up_to) => evaluation.up_to(up_to),
@@ -225,9 +225,27 @@ impl App {
 }
 
 /// The evaluation of a question, which may be one that reserves.
-fn reserving(question: &Question, evaluation: Evaluation, units: &[(String, Cost)]) -> Result<Evaluation, AnswerError> {
+fn reserving(
+    loaded: &Loaded,
+    question: &Question,
+    evaluation: Evaluation,
+    mut units: Vec<(String, Cost)>,
+) -> Result<Evaluation, AnswerError> {
     match question.verb {
-        Verb::Reserve => Ok(evaluation.reserve(Reservation::new(question.ttl()), units).map_err(CheckError::from)?),
+        Verb::Reserve => {
+            let granted =
+                evaluation.rulings().iter().map(|ruling| ruling.policy().holds().unwrap_or(&HoldTerms::DEFAULT));
+            let longest = granted.map(HoldTerms::longest).min().filter(|_| question.takes_shorter());
+            let ttl = longest.map_or(question.ttl(), |longest| question.ttl().min(longest));
+            if let Some(reserving) = &question.reserving {
+                let learning =
+                    evaluation.rulings().iter().filter(|ruling| reserving.estimated.has(ruling.descriptor()));
+                let estimates: Vec<_> = learning.filter_map(|ruling| loaded.estimate(ruling)).collect();
+                // The first of a policy counts: what is named is not estimated.
+                units.extend(estimates);
+            }
+            Ok(evaluation.reserve(Reservation::new(ttl), &units).map_err(CheckError::from)?)
+        }
         _ => Ok(evaluation),
     }
 }

@@ -4,10 +4,11 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
+use tallygate::Cost;
 use tallygate::call::{Effect, Verb};
 use tallygate::clock::Timestamp;
 use tallygate::decision::Source;
-use tallygate::hold::{Hold, Resolved};
+use tallygate::hold::{Hold, Learned, Resolve, Resolved, Units};
 use tallygate::live::OverrideSet;
 use tallygate::policy::{Domain, Mode, OnError, Policy, PolicySet, Ruling};
 use tallygate::words::words;
@@ -24,7 +25,11 @@ pub(crate) struct Loaded {
     pub(crate) generation: u64,
     /// By [`Policy::key_name`].
     counters: Arc<Counters>,
+    /// What policies with `estimate` have learned, likewise. Another first estimate begins anew.
+    learned: Arc<Learners>,
 }
+
+type Learners = HashMap<String, (u64, Arc<Learned>)>;
 
 type Counters = HashMap<String, (Arc<Policy>, Arc<PolicyCounters>)>;
 
@@ -78,14 +83,22 @@ impl Loaded {
             (policy.key_name().to_owned(), (Arc::clone(policy), known))
         });
         let counters = Arc::new(counters.collect());
-        let files = Arc::new(set.clone());
-        Self { set, files, counters, generation: before.map_or(1, |before| before.generation + 1) }
+        let learned = all_policies(&set).filter_map(|policy| {
+            let first = policy.holds()?.learns_from()?;
+            let known = before.and_then(|before| before.learned.get(policy.key_name()));
+            let known = known.filter(|(from, _)| *from == first).map(|(_, learned)| Arc::clone(learned));
+            let learned = known.unwrap_or_else(|| Arc::new(Learned::from(first)));
+            Some((policy.key_name().to_owned(), (first, learned)))
+        });
+        let (learned, files) = (Arc::new(learned.collect()), Arc::new(set.clone()));
+        Self { set, files, counters, learned, generation: before.map_or(1, |before| before.generation + 1) }
     }
 
     /// The same policies under the overrides of the store.
     pub(crate) fn under(&self, overrides: &OverrideSet, now: Timestamp) -> Self {
         let (set, files) = (self.files.with_overrides(overrides, now), Arc::clone(&self.files));
-        Self { set, files, counters: Arc::clone(&self.counters), generation: self.generation }
+        let (counters, learned) = (Arc::clone(&self.counters), Arc::clone(&self.learned));
+        Self { set, files, counters, learned, generation: self.generation }
     }
 
     pub(crate) fn observe(&self, event: &DecisionEvent<'_>) {
@@ -101,12 +114,32 @@ impl Loaded {
     }
 
     /// Counts a hold that has ended, and one that had expired.
-    pub(crate) fn observe_end(&self, hold: &Hold, resolved: &Resolved) {
+    pub(crate) fn observe_end(&self, hold: &Hold, resolve: &Resolve, resolved: &Resolved) {
         for ((key, _), part) in hold.places().zip(&resolved.parts) {
+            if resolved.done
+                && part.reserved > 0
+                && says_what_was_used(resolve, key.policy())
+                && let Some((_, learned)) = self.learned.get(key.policy())
+            {
+                learned.observe(part.reserved, part.settled.saturating_add(part.unpaid));
+            }
             if let Some((_, counters)) = self.counters.get(key.policy()).filter(|_| part.reserved > 0) {
                 counters.holds.end(resolved, part);
             }
         }
+    }
+
+    /// How many units a reservation that does not say so holds of a ruling, if its policy learns that.
+    pub(crate) fn estimate(&self, ruling: &Ruling) -> Option<(String, Cost)> {
+        let name = ruling.policy().key_name();
+        let (_, learned) = self.learned.get(name)?;
+        let most = ruling.policy().holds()?.most_units(ruling.limit()?.capacity());
+        Some((name.to_owned(), Cost::new(learned.estimate().min(most)).ok()?))
+    }
+
+    /// What the policy whose states have this name has learned.
+    pub(crate) fn learned(&self, key_name: &str) -> Option<&Learned> {
+        self.learned.get(key_name).map(|(_, learned)| &**learned)
     }
 
     /// The policy whose states have this name.
@@ -146,6 +179,15 @@ impl Loaded {
     pub(crate) fn counted(&self) -> impl Iterator<Item = (&Arc<Policy>, &PolicyCounters)> {
         let counted = all_policies(&self.set).map(|policy| (policy, &*self.counters[policy.key_name()].1));
         counted.filter(|(policy, counters)| policy.name() != Domain::REQUESTED || counters.is_used())
+    }
+}
+
+/// Whether a settlement ends a hold and says what was used under a policy. All that was reserved is no measurement.
+fn says_what_was_used(resolve: &Resolve, policy: &str) -> bool {
+    match resolve {
+        Resolve::Settle(Units::Same(_)) => true,
+        Resolve::Settle(Units::Each(each)) => each.iter().any(|(name, _)| name == policy),
+        _ => false,
     }
 }
 

@@ -88,6 +88,8 @@ impl Sources {
             let labels = |policy| [("domain", Policy::domain(policy)), ("policy", policy.name())];
             loaded.counted().map(move |(policy, counters)| (labels(policy), policy, counters))
         };
+        let estimates =
+            || policies().filter_map(|(labels, policy, _)| Some((labels, loaded.learned(policy.key_name())?)));
         let limits = || policies().filter_map(|(labels, policy, _)| Some((labels, policy.limit()?)));
         page.counter(
             "tallygate_decisions_total",
@@ -129,6 +131,20 @@ impl Sources {
                 page.sample(&[domain, name, ("outcome", outcome)], count);
             }
         }
+        page.gauge("tallygate_hold_estimate_units", "What a reservation holds that does not say how many units.");
+        page.samples(estimates().map(|(labels, learned)| (labels, learned.estimate())));
+        page.counter(
+            "tallygate_hold_estimates_total",
+            "Settled holds of policies with `estimate`, by whether as much was reserved as was used.",
+        );
+        for ([domain, name], learned) in estimates() {
+            let figures = learned.figures();
+            for (outcome, count) in [("enough", figures.enough), ("short", figures.short)] {
+                page.sample(&[domain, name, ("outcome", outcome)], count);
+            }
+        }
+        page.counter("tallygate_hold_short_units_total", "Units that these holds have used beyond what was reserved.");
+        page.samples(estimates().map(|(labels, learned)| (labels, learned.figures().short_units)));
         page.gauge("tallygate_limit_units", "The capacity of the limit: the most units at one instant.");
         page.samples(limits().map(|(labels, limit)| (labels, limit.capacity())));
         page.gauge(

@@ -28,6 +28,26 @@ pub(crate) struct Question {
 pub(crate) struct Reserving {
     pub(crate) ttl: Duration,
     pub(crate) units: Vec<(String, Cost)>,
+    /// The descriptors whose policies hold what was learned, if they learn, unless they are named.
+    pub(crate) estimated: Estimated,
+    /// Whether it may be for less, if a policy does not grant as long.
+    pub(crate) at_most: bool,
+}
+
+/// The descriptors for which a reservation does not say how many units.
+#[derive(Debug)]
+pub(crate) enum Estimated {
+    All,
+    Only(Vec<usize>),
+}
+
+impl Estimated {
+    pub(crate) fn has(&self, descriptor: usize) -> bool {
+        match self {
+            Self::All => true,
+            Self::Only(descriptors) => descriptors.contains(&descriptor),
+        }
+    }
 }
 
 impl Reserving {
@@ -83,6 +103,11 @@ impl Question {
     /// For how long a reservation holds its units.
     pub(crate) fn ttl(&self) -> Duration {
         self.reserving.as_ref().map_or(Reserving::TTL, |reserving| reserving.ttl)
+    }
+
+    /// Whether a reservation may hold its units for less long, if a policy does not grant as long.
+    pub(crate) fn takes_shorter(&self) -> bool {
+        self.reserving.as_ref().is_some_and(|reserving| reserving.at_most)
     }
 
     /// The units that are reserved of single policies, by the names of their keys.

@@ -16,6 +16,7 @@ use bytes::Bytes;
 use http::request;
 use http::{HeaderName, response};
 use http_body::Frame;
+use tallygate::hold::Learned;
 
 pub use body::MeteredBody;
 pub use future::ReserveFuture;
@@ -38,6 +39,7 @@ pub use layer::{ReserveLimit, ReserveLimited};
 #[derive(Clone)]
 pub struct Reserve {
     estimate: Estimate,
+    learned: Option<Arc<Learned>>,
     rules: Vec<String>,
     least: Option<u64>,
     ttl: Duration,
@@ -83,6 +85,7 @@ impl Reserve {
     pub fn units(estimate: impl Fn(&request::Parts) -> u64 + Send + Sync + 'static) -> Self {
         Self {
             estimate: Arc::new(estimate),
+            learned: None,
             rules: Vec::new(),
             least: None,
             ttl: Duration::from_secs(60),
@@ -90,6 +93,25 @@ impl Reserve {
             settle: SettleBy::Estimate,
             cut: None,
         }
+    }
+
+    /// Reserves what 19 of 20 requests before have used at most, and settles teach it. Keep a clone: its
+    /// [`figures`](Learned::figures) say how often it was too little.
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    /// use tallygate::hold::Learned;
+    /// use tallygate_tower::Reserve;
+    ///
+    /// // 500, until 20 responses have said what they used.
+    /// let learned = Arc::new(Learned::from(500));
+    /// let reserve = Reserve::learned(learned.clone()).of("tokens").settle_by_size();
+    /// assert_eq!(learned.estimate(), 500);
+    /// ```
+    #[must_use]
+    pub fn learned(learned: Arc<Learned>) -> Self {
+        let estimate = Arc::clone(&learned);
+        Self { learned: Some(learned), ..Self::units(move |_| estimate.estimate()) }
     }
 
     /// A rule or policy that the estimate is for; more can be added. All others take [`RateLimit::cost`](crate::RateLimit::cost), one

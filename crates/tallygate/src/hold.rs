@@ -1,5 +1,6 @@
 //! Units reserved now and settled later, when the cost is known.
 
+mod learned;
 mod listing;
 mod resolution;
 mod token;
@@ -18,6 +19,7 @@ use crate::request::digest;
 use crate::store::{Store, StoreError};
 use crate::words::words;
 
+pub use learned::{Learned, LearnedFigures};
 pub use listing::{HoldCursor, HoldPage, HoldQuery, InvalidCursor, OpenHold, OpenPart};
 pub use resolution::{HoldPart, Refused, Resolution, Resolve, Resolved, Units};
 pub use token::InvalidHold;
@@ -79,6 +81,7 @@ pub struct HoldTerms {
     most_held: u8,
     longest: Duration,
     max_life: Duration,
+    learns_from: Option<u64>,
 }
 
 impl HoldTerms {
@@ -91,6 +94,7 @@ impl HoldTerms {
         most_held: 100,
         longest: Duration::from_secs(3600),
         max_life: Self::LONGEST,
+        learns_from: None,
     };
     /// The largest number of open holds that a key may be granted.
     pub const MOST_OPEN: u32 = 10_000;
@@ -153,6 +157,13 @@ impl HoldTerms {
         self.with_on_abandon(OnAbandon::Refund).with_most_open(units.max(self.most_open))
     }
 
+    /// Lets a reservation that does not say how much hold what 19 of 20 holds have used at most, and this many units until that is
+    /// [`Learned`].
+    #[must_use]
+    pub fn with_learned_estimate(self, first: u64) -> Self {
+        Self { learns_from: Some(first.max(1)), ..self }
+    }
+
     /// What becomes of holds that nobody settles.
     pub fn on_abandon(&self) -> OnAbandon {
         self.on_abandon
@@ -181,6 +192,11 @@ impl HoldTerms {
     /// For how long units may be held in all.
     pub fn max_life(&self) -> Duration {
         self.max_life
+    }
+
+    /// The first estimate, if reservations that do not say how much hold what was learned.
+    pub fn learns_from(&self) -> Option<u64> {
+        self.learns_from
     }
 
     /// How many units may be held at one time under a limit of this capacity: at least one.

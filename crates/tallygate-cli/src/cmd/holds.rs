@@ -26,7 +26,7 @@ pub(crate) struct Args {
     /// Only what is held under this policy: `domain/name`, or the name that `reserve` was given
     #[arg(long)]
     policy: Option<String>,
-    /// Only what is held of this subject
+    /// Only what is held of this subject, as the list shows it: `user=42` under a policy that counts each user
     #[arg(long)]
     subject: Option<String>,
     /// Only holds that were reserved at least so long ago
@@ -43,7 +43,7 @@ const EXAMPLES: &str = "\
 Examples:
   tallygate holds --store redis://127.0.0.1:6379
   tallygate holds --older-than 5min --policy llm/tokens --store redis://127.0.0.1:6379
-  tallygate holds --policy llm/tokens --subject 42 --store redis://127.0.0.1:6379 --json
+  tallygate holds --policy llm/tokens --subject user=42 --store redis://127.0.0.1:6379 --json
 
 With a policy and a subject one key is read. Otherwise all keys are scanned in small steps over a
 connection of its own; nothing is changed. The tokens of the holds are secrets, and not listed.

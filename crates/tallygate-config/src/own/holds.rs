@@ -10,7 +10,7 @@ use crate::fields::{Fields, Names};
 use crate::finding::Place;
 use crate::node::Kind;
 
-pub(crate) const HOLDS: Names = &["on_abandon", "overrun", "max_open", "max_held", "max_ttl", "max_life"];
+pub(crate) const HOLDS: Names = &["on_abandon", "overrun", "max_open", "max_held", "max_ttl", "max_life", "estimate"];
 
 /// The terms, where the policy sets any.
 pub(super) fn holds(policy: Fields<'_>) -> Option<HoldTerms> {
@@ -33,6 +33,9 @@ pub(super) fn holds(policy: Fields<'_>) -> Option<HoldTerms> {
     }
     if let Some(life) = span(fields, "max_life", HoldTerms::LONGEST_LIFE, "30 days") {
         terms = terms.with_max_life(life);
+    }
+    if let Some(first) = estimate(fields) {
+        terms = terms.with_learned_estimate(first);
     }
     Some(terms)
 }
@@ -104,6 +107,28 @@ fn span(fields: Fields<'_>, name: &str, longest: Duration, most: &str) -> Option
         refuse(fields, at, &message, &format!("for example `{name}: 10min`"));
     }
     span
+}
+
+/// The first estimate of what is learned: `p95 from 500`.
+fn estimate(fields: Fields<'_>) -> Option<u64> {
+    let (text, at) = fields.text("estimate")?;
+    let mut words = text.split_ascii_whitespace();
+    let first = match [words.next(), words.next(), words.next(), words.next()] {
+        [Some("p95"), Some("from"), Some(first), None] => first.parse().ok(),
+        _ => None,
+    };
+    let first = first.filter(|first| (1..=Limit::MAX_AMOUNT).contains(first));
+    if first.is_none() {
+        refuse(
+            fields,
+            at,
+            &format!(
+                "`estimate` is what 19 of 20 holds use at most, and what to reserve until that is known, not `{text}`"
+            ),
+            "for example `estimate: p95 from 500`",
+        );
+    }
+    first
 }
 
 fn refuse(fields: Fields<'_>, at: &Place, message: &str, help: &str) {

@@ -21,7 +21,7 @@ fn read(path: &str) -> String {
 /// With every mode, so that every outcome of a policy has a series.
 const POLICIES: &str = "
 policies:
-  - {name: per-user, domain: api, partition: [user], limit: 5/min, holds: {}}
+  - {name: per-user, domain: api, partition: [user], limit: 5/min, holds: {estimate: p95 from 2}}
   - {name: trial, domain: api, partition: [user], limit: 1/min, mode: shadow}
   - {name: closed, domain: api, partition: [], limit: 5000/min, on_error: deny}
   - {name: open, domain: api, partition: [tenant], limit: 5000/min, on_error: allow}

@@ -76,6 +76,7 @@ impl<S: Holds + 'static> Limits<S> {
         let reserve = &attempt.reserve;
         let open = verdict.allowed().then(|| {
             let open = Open::new(self.stores.shared(), &verdict, |policy| reserve.is_estimated(policy), attempt.units);
+            let open = open.teaching(reserve.learned.as_ref());
             open.extended(reserve.sleep.as_ref(), attempt.reservation.ttl())
         });
         Granted { verdict: self.settings.report(verdict), open, units: attempt.units }

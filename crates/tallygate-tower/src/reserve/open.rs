@@ -7,7 +7,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use tallygate::StoreError;
-use tallygate::hold::{Hold, HoldState, Holds, Resolution, Resolve, Resolved, Units};
+use tallygate::hold::{Hold, HoldState, Holds, Learned, Resolution, Resolve, Resolved, Units};
 use tallygate::policy::{Policy, Verdict};
 
 use super::{Sleep, Sleeping};
@@ -41,6 +41,7 @@ pub(super) struct Open<S: Holds + 'static> {
     refused: bool,
     under_way: Option<UnderWay>,
     timer: Option<Timer>,
+    learned: Option<Arc<Learned>>,
 }
 
 type UnderWay = Pin<Box<dyn Future<Output = Result<Resolved, StoreError>> + Send>>;
@@ -78,7 +79,14 @@ impl<S: Holds + 'static> Open<S> {
             refused: false,
             under_way: None,
             timer: None,
+            learned: None,
         }
+    }
+
+    /// Tells what was used.
+    pub(super) fn teaching(mut self, learned: Option<&Arc<Learned>>) -> Self {
+        self.learned = learned.cloned();
+        self
     }
 
     /// Extends the hold for as long as it is polled.
@@ -130,6 +138,9 @@ impl<S: Holds + 'static> Open<S> {
     /// Ends the hold, without waiting. Ending it again does nothing.
     pub(super) fn end(&mut self, end: End) {
         let Some(hold) = self.hold.take() else { return };
+        if let (End::Used(units), Some(learned)) = (end, &self.learned) {
+            learned.observe(self.reserved, units);
+        }
         let resolve = match end {
             End::Used(units) => Resolve::Settle(self.each(units.saturating_sub(self.parts))),
             End::AsReserved => Resolve::Settle(Units::Each(Vec::new())),

@@ -3,10 +3,12 @@
 use std::convert::Infallible;
 use std::future::{Future, pending, poll_fn};
 use std::pin::pin;
+use std::sync::Arc;
 use std::task::Poll;
 
 use http::{HeaderName, Request, Response};
 use http_body_util::BodyExt;
+use tallygate::hold::Learned;
 use tallygate_testkit::FaultyStore;
 use tallygate_tower::{HoldTerms, OnAbandon, Overrun, Reserve, Reserved};
 use tower::{Layer, Service, ServiceExt, service_fn};
@@ -37,6 +39,26 @@ async fn a_response_settles_what_it_says() {
         assert_eq!(text(response).await, "hello");
         rig.settled(left).await;
     }
+}
+
+#[tokio::test]
+async fn what_responses_have_used_is_reserved_for_the_next() {
+    let learned = Arc::new(Learned::from(300));
+    let rig = rig(TERMS, by_header(Reserve::learned(Arc::clone(&learned)).of("tokens")));
+    for sent in 0..25 {
+        let response = rig.send(move |request| {
+            let reserved = request.extensions().get::<Reserved>().unwrap().units();
+            assert_eq!(reserved, if sent < 20 { 300 } else { 4 }, "{sent}");
+            let mut response = frames(&[]);
+            let used = if sent == 24 { "9" } else { "4" };
+            response.headers_mut().insert("x-tokens", used.parse().unwrap());
+            response
+        });
+        drop(response.await);
+    }
+    rig.settled(TOKENS - 24 * 4 - 9).await;
+    let figures = learned.figures();
+    assert_eq!((figures.enough, figures.short, figures.short_units), (24, 1, 5));
 }
 
 #[tokio::test]

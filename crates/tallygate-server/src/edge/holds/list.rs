@@ -15,6 +15,9 @@ use crate::edge::json::{ok, sentence};
 use crate::edge::{Refused, store_problem};
 use crate::token::Scope;
 
+/// In milliseconds: a number that JSON has exactly.
+const LONGEST_AGE: u64 = (1 << 53) - 1;
+
 /// A page of the list.
 #[derive(Serialize)]
 struct Page<'a> {
@@ -56,7 +59,14 @@ fn read(text: &str) -> Result<HoldQuery, Problem> {
         query = match &*name {
             "policy" => query.of_policy(&value).map_err(|error| invalid(&error.to_string()))?,
             "subject" => query.of_subject(&*value).map_err(|error| invalid(&error.to_string()))?,
-            "older_than_ms" => query.older_than(Duration::from_millis(number()?)),
+            "older_than_ms" => match number()? {
+                age @ 0..=LONGEST_AGE => query.older_than(Duration::from_millis(age)),
+                _ => {
+                    return Err(invalid(&format!(
+                        "`older_than_ms` must be at most {LONGEST_AGE}: no hold is older than its longest time"
+                    )));
+                }
+            },
             "limit" => match usize::try_from(number()?) {
                 Ok(most @ 1..=HoldQuery::MOST) => query.at_most(most),
                 _ => {
@@ -103,6 +113,7 @@ mod tests {
             ("limit=+1", "`limit` must be a whole number"),
             ("limit=", "`limit` must be a whole number"),
             ("older_than_ms=-1", "`older_than_ms` must be a whole number"),
+            ("older_than_ms=9007199254740992", "`older_than_ms` must be at most 9007199254740991"),
             ("cursor=1-2", "`cursor` is not one of a list"),
             ("policy=", "The policy name is empty"),
             ("subject=", "The subject is empty"),

@@ -8,15 +8,20 @@ use tallygate::hold::HoldTerms;
 use tallygate_http::{Problem, ProblemCode, millis_up};
 
 use crate::edge::json::{Fields, Json, exact, invalid};
-use crate::question::Reserving;
+use crate::question::{Estimated, Reserving};
 
 /// A number of units, and those of single policies.
 type UnitsOf = (Cost, Vec<(String, Cost)>);
 
 /// Units, and how long they are held. `by_policy` may name policies.
 pub(super) fn read(fields: &mut Fields, by_policy: bool) -> Result<(Cost, Reserving), Problem> {
+    // One number is for all policies; an object for those that it names.
+    let estimated = match fields.get("units") {
+        Some(Json::Object(_)) | None => Estimated::All,
+        Some(_) => Estimated::Only(Vec::new()),
+    };
     let (cost, units) = units(fields, by_policy)?;
-    Ok((cost, Reserving { ttl: ttl(fields)?.unwrap_or(Reserving::TTL), units }))
+    Ok((cost, Reserving { ttl: ttl(fields)?.unwrap_or(Reserving::TTL), units, estimated, at_most: false }))
 }
 
 /// How long units are held, if that is said. A policy may grant less.

@@ -1,8 +1,10 @@
 //! Ways in which reservations have gone wrong elsewhere, each as a test of both stores.
 
-use tallygate::Limiter;
 use tallygate::clock::{ManualClock, Timestamp};
+use tallygate::hold::{HoldPage, HoldQuery, OpenHold};
 use tallygate::limiter::Reserved;
+use tallygate::{Limiter, MemoryStore};
+use tallygate_redis::RedisStore;
 use tallygate_testkit::Reply;
 
 use super::*;
@@ -42,6 +44,27 @@ async fn hold<S: Holds>(limiter: &Limiter<S>, check: Check<'_>, ttl: Duration) -
 
 async fn left<S: Holds>(limiter: &Limiter<S>, check: Check<'_>) -> u64 {
     limiter.peek(check).await.unwrap().binding().remaining()
+}
+
+/// The first page of the open holds, on either store.
+trait Lists: Holds {
+    async fn page(&self, query: &HoldQuery) -> HoldPage;
+}
+
+impl Lists for MemoryStore {
+    async fn page(&self, query: &HoldQuery) -> HoldPage {
+        self.open_holds(query)
+    }
+}
+
+impl Lists for RedisStore {
+    async fn page(&self, query: &HoldQuery) -> HoldPage {
+        self.open_holds(query).await.unwrap()
+    }
+}
+
+async fn listed<S: Lists>(limiter: &Limiter<S>, query: &HoldQuery) -> Vec<OpenHold> {
+    limiter.store().page(query).await.holds
 }
 
 fn later(clock: &ManualClock, by: Duration) {
@@ -215,6 +238,93 @@ pitfall! {
             later(clock, refused.decision.binding().retry_after().unwrap());
             assert!(hold(limiter, check, MINUTE).await.is_some(), "{algorithm}");
         }
+    }
+}
+
+pitfall! {
+    /// Elsewhere a settlement had to send its limits again, and was counted under whatever they had become.
+    a_settlement_needs_nothing_but_the_token(limiter, _clock) {
+        for &algorithm in Algorithm::ALL {
+            let (limit, name) = (yearly(algorithm, 100), format!("token {algorithm}"));
+            let token = hold(limiter, tokens(&limit, &name, 80), MINUTE).await.unwrap().to_string();
+            let read: Hold = token.parse().unwrap();
+            let ended = limiter.settle(&read, Units::Same(50)).await.unwrap();
+            assert_eq!((ended.done, ended.parts[0].settled, ended.parts[0].refunded), (true, 50, 30), "{algorithm}");
+            assert_eq!(left(limiter, tokens(&limit, &name, 1)).await, 50, "{algorithm}");
+        }
+    }
+}
+
+pitfall! {
+    /// Elsewhere nobody could see what was held: idle limits refused, and the only answer was to wait.
+    what_is_held_is_shown_apart_and_listed_by_age(limiter, clock) {
+        let limit = limit("100 per 10h fixed_window");
+        let old = hold(limiter, tokens(&limit, "idle", 60), 10 * MINUTE).await.unwrap();
+        later(clock, MINUTE);
+        let _young = hold(limiter, tokens(&limit, "idle", 30), 10 * MINUTE).await.unwrap();
+        limiter.settle_partial(&old, Units::Same(20)).await.unwrap();
+        let seen = *limiter.peek(tokens(&limit, "idle", 1)).await.unwrap().binding();
+        assert_eq!((seen.held(), seen.remaining()), (70, 10), "20 are used");
+        let query = HoldQuery::new().of_policy("tokens").unwrap().of_subject("idle").unwrap();
+        let listed = listed(limiter, &query).await;
+        let listed: Vec<_> = listed.iter().map(|hold| (hold.age, hold.expires_after(), hold.units())).collect();
+        assert_eq!(listed, [(MINUTE, 9 * MINUTE, 40), (Duration::ZERO, 10 * MINUTE, 30)]);
+    }
+}
+
+pitfall! {
+    /// Elsewhere a worker was taken for dead and its units were released; then it released them again, and what it gave back was that of another.
+    who_comes_back_after_the_deadline_frees_nobody_elses_units(limiter, clock) {
+        let terms = HoldTerms::DEFAULT.with_on_abandon(OnAbandon::Refund);
+        for &algorithm in Algorithm::ALL {
+            let limit = yearly(algorithm, 10);
+            let name = format!("late {algorithm}");
+            let check = tokens(&limit, &name, 10).with_holds(Some(&terms));
+            let dead = hold(limiter, check, MINUTE).await.unwrap();
+            later(clock, MINUTE);
+            let living = hold(limiter, check, MINUTE).await.unwrap();
+            for _ in 0..2 {
+                let late = limiter.cancel(&dead).await.unwrap();
+                assert_eq!((late.done, late.state), (false, HoldState::Expired), "{algorithm}");
+                assert!(hold(limiter, check.cost(units(1)), MINUTE).await.is_none(), "{algorithm}");
+            }
+            assert!(limiter.settle(&living, Units::Same(10)).await.unwrap().done, "{algorithm}");
+        }
+    }
+}
+
+pitfall! {
+    /// Elsewhere a heartbeat that came too late brought back what had been given to another.
+    an_extension_after_the_deadline_brings_nothing_back(limiter, clock) {
+        let terms = HoldTerms::DEFAULT.with_on_abandon(OnAbandon::Refund);
+        let limit = limit("10 per 10h fixed_window");
+        let check = tokens(&limit, "paused", 6).with_holds(Some(&terms));
+        let paused = hold(limiter, check, MINUTE).await.unwrap();
+        later(clock, MINUTE);
+        let other = hold(limiter, check, MINUTE).await.unwrap();
+        let extended = limiter.extend(&paused, MINUTE).await.unwrap();
+        assert_eq!((extended.done, extended.state), (false, HoldState::Expired));
+        assert_eq!(left(limiter, check).await, 4);
+        limiter.cancel(&other).await.unwrap();
+        assert_eq!(left(limiter, check).await, 10);
+    }
+}
+
+pitfall! {
+    /// Elsewhere slots leaked on the paths that forgot to release them: a panic, an early return, a caller that left.
+    what_is_dropped_gives_back_what_it_held(limiter, _clock) {
+        let limit = limit("10 per 10h fixed_window");
+        let check = tokens(&limit, "forgetful", 10);
+        let reserved = ask(limiter, check, MINUTE).await;
+        let task = tokio::spawn(async move {
+            let _guard = reserved.hold.unwrap();
+            panic!("between the reservation and its end");
+        });
+        assert!(task.await.is_err());
+        while left(limiter, check).await < 10 {
+            tokio::task::yield_now().await;
+        }
+        assert!(hold(limiter, check, MINUTE).await.is_some());
     }
 }
 

@@ -3,6 +3,7 @@
 mod codec;
 mod deadline;
 mod health;
+mod holds;
 mod metadata;
 mod request;
 mod response;
@@ -29,6 +30,7 @@ use crate::proto::DESCRIPTORS;
 use crate::proto::envoy::service::ratelimit::v3::rate_limit_response::rate_limit::Unit;
 use crate::proto::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
 use health::Health;
+use holds::Holding;
 use request::Unasked;
 use service::RateLimits;
 
@@ -78,14 +80,19 @@ pub(crate) fn service(
 /// Answers a request of Envoy's protocol, from gRPC or JSON, with its metadata. An error is always caused by the configuration of
 /// the proxy; what a client can cause is OVER_LIMIT, because proxies let requests pass on errors.
 pub(super) async fn should_rate_limit(
-    app: &App,
+    app: &Arc<App>,
     api: Api,
-    request: RateLimitRequest,
+    mut request: RateLimitRequest,
     credentials: &Credentials,
     deadline: Option<Instant>,
 ) -> Result<(RateLimitResponse, Value), String> {
     // A refused request may have many more, and its answer must not grow with them.
     let descriptors = request.descriptors.len().min(MAX_DESCRIPTORS);
+    let mut holding = Holding::take(&mut request);
+    holding.settle(app, api).await;
+    if descriptors == holding.settlements.len() && descriptors > 0 {
+        return Ok((response::passed(descriptors), Value::Null));
+    }
     let refused = |code, reason: &str| Ok((response::over_limit(descriptors, code, sentence(reason)), Value::Null));
     let question = match request::read(request) {
         Ok(question) => question,
@@ -104,7 +111,12 @@ pub(super) async fn should_rate_limit(
         app.reject(api);
         return refused(problem.code(), problem.detail());
     }
-    let answer = match app.answer(api, &question, deadline).await {
+    let domain = question.domain().unwrap_or_default().to_owned();
+    let answer = match holding.reserving.take() {
+        Some(reserving) => holds::reserve(app, api, question, reserving, deadline).await,
+        None => app.answer(api, &question, deadline).await.map(|answer| (answer.into_verdict(), Value::Null)),
+    };
+    let (verdict, hold) = match answer {
         Ok(answer) => answer,
         Err(AnswerError::Check(CheckError::Store(error))) => {
             let problem = store_problem(&error);
@@ -113,9 +125,14 @@ pub(super) async fn should_rate_limit(
         // For example, more policies apply than one call can have checks.
         Err(error) => return refused(ProblemCode::InvalidField, &error.to_string()),
     };
-    let verdict = answer.into_verdict();
-    let metadata = metadata::metadata(question.domain().unwrap_or_default(), &verdict);
-    Ok((response::write(descriptors, &verdict, app.headers), metadata))
+    let mut metadata = metadata::metadata(&domain, &verdict);
+    holds::add_to(&mut metadata, hold);
+    let asked = descriptors - holding.settlements.len();
+    let mut response = response::write(asked, &verdict, app.headers);
+    for (at, _) in &holding.settlements {
+        response.statuses.insert(*at, response::ok());
+    }
+    Ok((response, metadata))
 }
 
 /// The answer to a request that is refused before it is read.

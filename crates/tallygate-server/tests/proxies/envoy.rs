@@ -1,5 +1,8 @@
 //! Envoy and its rate limit service.
 
+use std::io::Write;
+use std::net::{TcpListener, TcpStream};
+
 use serde_json::{Value, json};
 use tallygate_server::Settings;
 use tallygate_testkit::wait::{PATIENCE, until};
@@ -188,4 +191,80 @@ fn envoy_refuses_what_tallygate_sheds_or_cannot_read() {
     let Some(rig) = start_with(&[], |settings| settings.listen.max_bodies = 0) else { return };
     let long = "x".repeat(20_000);
     assert_eq!([get(&rig, "ann"), get(&rig, &long)], [200, 429], "more than there is memory for");
+}
+
+/// Reserves 500 tokens of a thousand, and settles what the service says, or gives back everything. The example has these changes.
+fn start_reserving(changes: &[(&str, &str)]) -> Option<Rig> {
+    if !Tool::Envoy.available() {
+        return None;
+    }
+    let policies = example("envoy/policies/reserve.yaml");
+    let policies = changed(policies, &[("limit: 100000/h", "limit: 1000/365d"), ("limit: 1000/h", "limit: 100/365d")]);
+    let text = changed(example("envoy/reserve.yaml"), &[("timeout: 0.05s", "timeout: 10s")]);
+    let text = changed(text, changes);
+    Some(Rig::start(&[("chat.yaml", policies)], |filler, port| Proxy::envoy(&filler.fill(text), &[port])))
+}
+
+/// Waits until so many tokens of a user are held, and so many are left.
+#[track_caller]
+fn settles(rig: &Rig, user: &str, held: u64, left: u64) {
+    let what = format!("{held} to be held and {left} to be left");
+    let seen = || {
+        let status = &rig.tallygate.statuses("chat", &json!({"user": user}))[0];
+        (status["held"].as_u64().unwrap(), status["remaining"].as_u64().unwrap())
+    };
+    until(&what, PATIENCE, || (seen() == (held, left)).then_some(()));
+}
+
+#[test]
+fn envoy_reserves_with_the_request_and_settles_with_the_response() {
+    let Some(rig) = start_reserving(&[]) else { return };
+    let ask = || Caller::new(2).get_with(rig.addr(), "/llm", &[("x-user", "ann")]);
+    let passed = ask();
+    assert_eq!(passed.status, 200);
+    let token = |text: &str| text.split(|c: char| !c.is_ascii_hexdigit()).any(|digits| digits.len() > 33);
+    assert!(!token(&format!("{passed:?}")), "the caller learns nothing of its hold: {passed:?}");
+    settles(&rig, "ann", 0, 400);
+    assert_eq!(ask().status, 429, "it may need 500, and 400 are left");
+    assert_eq!(rig.served(), ["/llm"]);
+    settles(&rig, "ann", 0, 400);
+    let calls = &rig.tallygate.statuses("chat", &json!({"caller": "ann"}))[0];
+    assert_eq!((&calls["remaining"], &calls["held"]), (&99.into(), &0.into()), "a call is a call");
+}
+
+/// The second descriptor of the end settles what the first cannot.
+#[test]
+fn envoy_gives_back_what_no_response_has_used() {
+    let Some(rig) = start_reserving(&[]) else { return };
+    let ask = |path: &str| Caller::new(2).get_with(rig.addr(), path, &[("x-user", "ann")]).status;
+    assert_eq!(ask("/llm/forbidden"), 403);
+    settles(&rig, "ann", 0, 1000);
+    assert_eq!(ask("/llm/nothing-said"), 200);
+    settles(&rig, "ann", 0, 1000);
+}
+
+/// A service that never answers, and a caller that leaves: Envoy settles when the stream is reset, long before the deadline.
+#[test]
+fn envoy_settles_for_a_caller_that_left() {
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = format!("port_value: {}", silent.local_addr().unwrap().port());
+    let Some(rig) = start_reserving(&[("port_value: 3000", &port)]) else { return };
+    let mut caller = TcpStream::connect(rig.addr()).unwrap();
+    caller.write_all(b"GET /llm HTTP/1.1\r\nhost: shop.example\r\nx-user: ann\r\n\r\n").unwrap();
+    settles(&rig, "ann", 500, 500);
+    drop(caller);
+    settles(&rig, "ann", 0, 1000);
+}
+
+/// The keys of entries are those of Envoy's configuration, and the value is of its metadata.
+#[test]
+fn envoy_lets_no_caller_aim_a_hold() {
+    let Some(rig) = start_reserving(&[]) else { return };
+    let question = json!({"domain": "chat", "descriptors": [{"user": "ann"}], "units": 300});
+    let token = rig.tallygate.post("/v1/reserve", &question)["hold"].as_str().unwrap().to_owned();
+    let headers =
+        [("x-user", "eve"), ("tallygate.hold", token.as_str()), ("hold", &token), ("tallygate.reserve", "1d")];
+    assert_eq!(Caller::new(3).get_with(rig.addr(), "/llm", &headers).status, 200);
+    settles(&rig, "eve", 0, 400);
+    settles(&rig, "ann", 300, 700);
 }

@@ -57,6 +57,7 @@ impl Rig {
 fn serve(request: &http::Request) -> Response {
     let response = match request.path.as_str() {
         "/forbidden" => Response::new(403, "by the service"),
+        "/llm/forbidden" => Response::new(403, "by the service"),
         "/llm" => Response::new(200, "words").with("X-Tokens", "600"),
         "/downloads/kilobyte" => Response::new(200, "b".repeat(1000)),
         _ => Response::new(200, "from behind"),
@@ -70,7 +71,11 @@ pub struct Filler(Vec<(&'static str, u16)>);
 impl Filler {
     /// An example, ready to run here.
     pub fn example(&self, path: &str) -> String {
-        let mut text = example(path);
+        self.fill(example(path))
+    }
+
+    /// The same of an example that was changed.
+    pub fn fill(&self, mut text: String) -> String {
         for (number, port) in &self.0 {
             // Marked first, as a port put in may look like one yet to be replaced.
             for start in ["127.0.0.1:", "http://:", "port_value: "] {
@@ -117,12 +122,21 @@ impl Tallygate {
 
     /// What is left of each policy that this falls under.
     pub fn remaining(&self, domain: &str, descriptor: &Value) -> Vec<u64> {
-        let question = json!({"domain": domain, "descriptors": [descriptor]}).to_string();
+        let left = |policy: &Value| policy["remaining"].as_u64().unwrap_or_else(|| panic!("{policy}"));
+        self.statuses(domain, descriptor).iter().map(left).collect()
+    }
+
+    /// What a look at this is answered by each policy.
+    pub fn statuses(&self, domain: &str, descriptor: &Value) -> Vec<Value> {
+        let answer = self.post("/v1/peek", &json!({"domain": domain, "descriptors": [descriptor]}));
+        answer["statuses"].as_array().unwrap_or_else(|| panic!("{answer}")).clone()
+    }
+
+    /// The answer of its HTTP listener.
+    pub fn post(&self, path: &str, question: &Value) -> Value {
         let headers = [("content-type", "application/json")];
-        let answer = http::request(self.running.http, "POST", "/v1/peek", &headers, question.as_bytes());
-        let answer: Value = serde_json::from_slice(&answer.body).unwrap();
-        let left = |policy: &Value| policy["remaining"].as_u64().unwrap_or_else(|| panic!("{answer}"));
-        answer["statuses"].as_array().unwrap_or_else(|| panic!("{answer}")).iter().map(left).collect()
+        let answer = http::request(self.running.http, "POST", path, &headers, question.to_string().as_bytes());
+        serde_json::from_slice(&answer.body).unwrap()
     }
 
     /// Ends it, while the others go on.

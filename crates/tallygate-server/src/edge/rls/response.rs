@@ -30,6 +30,20 @@ pub(super) fn write(descriptors: usize, verdict: &Verdict, reported: ReportedHea
     }
 }
 
+/// The answer to a request of this many descriptors that asks for nothing.
+pub(super) fn passed(descriptors: usize) -> RateLimitResponse {
+    RateLimitResponse {
+        overall_code: Code::Ok.into(),
+        statuses: vec![ok(); descriptors],
+        ..RateLimitResponse::default()
+    }
+}
+
+/// The status of a descriptor that no policy limits.
+pub(super) fn ok() -> DescriptorStatus {
+    DescriptorStatus { code: Code::Ok.into(), ..DescriptorStatus::default() }
+}
+
 /// A refusal that is not a verdict, to a request of this many descriptors.
 pub(super) fn over_limit(descriptors: usize, code: ProblemCode, detail: String) -> RateLimitResponse {
     let header = |name: HeaderName, value: &str| AddedHeader {
@@ -68,7 +82,7 @@ fn shown(rulings: &[Ruling], descriptor: usize) -> Option<&Ruling> {
 }
 
 fn status(ruling: Option<&Ruling>) -> DescriptorStatus {
-    let ok = DescriptorStatus { code: Code::Ok.into(), ..DescriptorStatus::default() };
+    let ok = ok();
     let Some(ruling) = ruling else { return ok };
     let Some(limit) = ruling.limit() else { return DescriptorStatus { limit_remaining: u32::MAX, ..ok } };
     let denied = ruling.mode() != Mode::Shadow && !ruling.status().allowed();

@@ -64,7 +64,7 @@ where
     }
 }
 
-async fn answer(app: &App, parts: &Parts, body: Body, began: Instant) -> Result<RateLimitResponse, Status> {
+async fn answer(app: &Arc<App>, parts: &Parts, body: Body, began: Instant) -> Result<RateLimitResponse, Status> {
     let credentials = Credentials::of(parts);
     // Only a proxy that is not configured for it lacks the token. One that must not be checked now may have it.
     if let Err(problem) = app.access.check(&credentials) {

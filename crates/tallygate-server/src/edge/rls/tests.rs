@@ -2,6 +2,7 @@
 
 mod bounds;
 mod health_reflection;
+mod holds;
 mod hung_store;
 mod json;
 mod refusals;

@@ -30,7 +30,8 @@ use tallygate_http::sanitize;
 use tallygate_redis::ConnectError;
 
 use cmd::{
-    audit, call, completions, counter, demo, doctor, explain, health, hold, holds, live, man, schema, serve, validate, verify,
+    audit, call, completions, counter, demo, doctor, explain, health, hold, holds, live, man, schema, serve, validate,
+    verify,
 };
 use output::Outcome;
 use policies::Unusable;

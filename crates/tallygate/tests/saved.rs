@@ -8,7 +8,7 @@ use std::time::Duration;
 use tallygate::call::{Call, Verb};
 use tallygate::clock::ManualClock;
 use tallygate::counter::{CounterName, CounterOp, CounterValue, Counters};
-use tallygate::hold::{Hold, Holds, Resolution, Resolved, Work};
+use tallygate::hold::{Hold, HoldPage, HoldQuery, Holds, Resolution, Resolved, Work};
 use tallygate::live::{Override, OverrideSet, Overrides as _, Target, change};
 use tallygate::request::Request;
 use tallygate::store::{RestoreError, SavedEntry, SavedKey, Secret};
@@ -332,4 +332,31 @@ async fn damaged_entries_are_refused() {
             let _ = take(&damaged);
         }
     }
+}
+
+/// The list by age is not saved: it is made again of the holds that are.
+#[tokio::test]
+async fn open_holds_are_listed_after_a_restart_as_before() {
+    let (clock, secret) = (ManualClock::new(START), Secret::random());
+    let limiter = Limiter::new(restored(&Disk::new(), &secret, Restarting::builder(&clock)));
+    let limit: Limit = "1000/h".parse().unwrap();
+    for number in 0..60_u64 {
+        let subject = format!("s{number}");
+        let checks = [Check::new(Key::new("tokens", &subject).unwrap(), &limit)];
+        let hold = limiter.reserve(&checks, Duration::from_secs(60)).await.unwrap().hold.unwrap().into_hold();
+        if number % 3 == 0 {
+            limiter.cancel(&hold).await.unwrap();
+        }
+    }
+    let before = limiter.store().open_holds(&HoldQuery::new());
+    let mut disk = Disk::new();
+    apply(&mut disk, limiter.store().everything());
+    let after = restored(&disk, &secret, Restarting::builder(&clock)).open_holds(&HoldQuery::new());
+    let listed = |page: HoldPage| {
+        let mut subjects: Vec<String> = page.holds.into_iter().map(|hold| hold.parts[0].subject.clone()).collect();
+        subjects.sort();
+        subjects
+    };
+    let (before, after) = (listed(before), listed(after));
+    assert_eq!((before.len(), &before), (40, &after));
 }

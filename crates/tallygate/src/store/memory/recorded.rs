@@ -1,6 +1,6 @@
 //! A map that notes which of its entries change.
 
-use std::collections::hash_map::{Entry, Iter};
+use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
 use std::hash::Hash;
 
@@ -21,10 +21,6 @@ impl<K, V> Default for Recorded<K, V> {
 impl<K: Eq + Hash + Clone, V> Recorded<K, V> {
     pub(super) fn len(&self) -> usize {
         self.entries.len()
-    }
-
-    pub(super) fn iter(&self) -> Iter<'_, K, V> {
-        self.entries.iter()
     }
 
     pub(super) fn get(&self, key: &K) -> Option<&V> {

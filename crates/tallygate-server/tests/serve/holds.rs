@@ -1,5 +1,8 @@
 //! Units that are reserved, and settled later.
 
+mod learned;
+mod listing;
+
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -7,7 +10,7 @@ use tallygate_server::store::StoreSpec;
 use tallygate_testkit::Server;
 use tallygate_testkit::http::request;
 
-use crate::support::served::{Served, bearer, body, until};
+use crate::support::served::{Served, body, until};
 
 const POLICIES: &str = "
 policies:
@@ -19,6 +22,7 @@ policies:
   - {name: guess, domain: guess, partition: [user], limit: 100000/h, algorithm: fixed_window, holds: {estimate: p95 from 500}}
   - {name: calls, domain: guess, partition: [user], limit: 1000/h, algorithm: fixed_window}
   - {name: bold, domain: bold, partition: [user], limit: 100/h, holds: {estimate: p95 from 5000, max_held: 10%}}
+  - {name: trial, domain: trial, partition: [user], limit: 5/h, mode: shadow, holds: {}}
   - {name: free, domain: free, limit: unlimited}
 ";
 
@@ -351,89 +355,16 @@ fn holds_and_their_units_are_counted_for_policies_of_files() {
     assert_eq!(server.metric(decisions), Some(2.0), "a reservation is a decision");
 }
 
-/// Who does not say how much holds what others have used, and one call of the other policy.
+/// A limit on trial reserves what there is, and refuses nobody: reservations can be switched off without their callers.
 #[test]
-fn a_reservation_without_units_holds_what_was_learned() {
-    let server = Served::with(POLICIES);
-    let reserve = |user: &str, more: Value| {
-        let mut question = json!({"domain": "guess", "descriptors": [{"user": user}]});
-        question.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
-        let answer = body(&server.post("/v1/reserve", &question));
-        let held = ["0", "1"].map(|at| answer.pointer(&format!("/statuses/{at}/held")).unwrap().as_u64().unwrap());
-        (answer["hold"].clone(), held)
-    };
-    let count = |name: &str, more: &str| {
-        server.metric(&format!("tallygate_hold_{name}{{domain=\"guess\",policy=\"guess\"{more}}}")).unwrap()
-    };
-    for used in 0..40 {
-        let (hold, held) = reserve("first", json!({}));
-        assert_eq!(held, if used < 20 { [500, 1] } else { [607, 1] }, "{used}");
-        // Above 512, a bucket is 32 wide.
-        let used = if used < 20 { 600 } else { 100 };
-        server.post("/v1/settle", &json!({"hold": hold, "units": {"guess": used}}));
-    }
-    assert_eq!((count("estimates_total", ",outcome=\"short\""), count("short_units_total", "")), (20.0, 2000.0));
-    assert_eq!(count("estimates_total", ",outcome=\"enough\""), 20.0);
-    for _ in 0..780 {
-        let (hold, _) = reserve("second", json!({"units": 1}));
-        server.post("/v1/settle", &json!({"hold": hold, "units": {"guess": 40}}));
-    }
-    let (_, [held, _]) = reserve("third", json!({}));
-    assert!((40..=42).contains(&held), "what was long ago is one in twenty: {held}");
-    assert_eq!(count("estimate_units", ""), f64::from(u32::try_from(held).unwrap()));
-    // What teaches nothing: all that was reserved, and nothing at all.
-    let before = count("estimates_total", ",outcome=\"enough\"");
-    for (verb, more) in [("settle", json!({})), ("cancel", json!({})), ("settle", json!({"units": {"calls": 1}}))] {
-        let (hold, _) = reserve("fourth", json!({}));
-        let mut ask = json!({"hold": hold});
-        ask.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
-        assert_eq!(server.post(&format!("/v1/{verb}"), &ask).status, 200);
-    }
-    assert_eq!(count("estimates_total", ",outcome=\"enough\""), before);
-    assert_eq!(reserve("said", json!({"units": {"guess": 7}})).1, [7, 1]);
-    assert_eq!(reserve("named", json!({"units": {"calls": 2}})).1, [held, 2]);
-    assert_eq!(reserve("all", json!({"units": 3})).1, [3, 3]);
-    let bold = body(&server.post("/v1/reserve", &json!({"domain": "bold", "descriptors": [{"user": "a"}]})));
-    assert_eq!(bold["held"], 10, "no more than may be held: {bold}");
-}
-
-/// The subjects in a list are nobody else's business, and what is in it settles nothing.
-#[test]
-fn open_holds_are_listed_for_operators_and_without_their_tokens() {
+fn a_limit_on_trial_refuses_no_reservation() {
     on_both(|server| {
-        let token = reserved(server, &llm("list", json!({"units": {"tokens": 900}, "ttl_ms": 50_000})));
-        let second = reserved(server, &llm("else", json!({"units": {"tokens": 7}})));
-        let list = |query: &str, headers: &[(&str, &str)]| {
-            request(server.http, "GET", &format!("/v1/holds{query}"), headers, b"")
-        };
-        let refused = list("", &[]);
-        assert_eq!((refused.status, body(&refused)["code"].clone()), (401, json!("unauthorized")));
-        let all = list("", &[bearer()]);
-        assert_eq!(all.status, 200, "{}", all.text());
-        let said = body(&all);
-        assert!(!all.text().contains(&token[2..34]) && !all.text().contains(&second[2..34]), "no token, no id");
-        let holds = said["holds"].as_array().unwrap();
-        assert_eq!((holds.len(), said.get("cursor")), (2, None));
-        let held = |policy: &str, subject: &str, held: u64| json!({"policy": policy, "subject": subject, "held": held});
-        assert_eq!(
-            holds[0]["policies"],
-            json!([held("llm/requests", "user=list", 1), held("llm/tokens", "user=list", 900)])
-        );
-        let number = |name: &str| holds[0][name].as_u64().unwrap();
-        assert!(number("expires_at_ms").abs_diff(number("reserved_at_ms") + 50_000) < 2, "each is rounded");
-        assert!(number("age_ms") + number("expires_after_ms") >= 49_999);
-        let of = |query: &str| body(&list(query, &[bearer()]));
-        let one = of("?policy=llm/tokens&subject=user%3Delse");
-        assert_eq!(one["holds"][0]["policies"], json!([held("llm/tokens", "user=else", 7)]));
-        assert_eq!(of("?older_than_ms=3600000")["holds"], json!([]));
-        let first = of("?limit=1");
-        let rest = first["cursor"].as_str().map(|cursor| of(&format!("?cursor={cursor}")));
-        let count = |page: &Value| page["holds"].as_array().unwrap().len();
-        assert_eq!(count(&first) + rest.as_ref().map_or(0, count), 2);
-        for query in ["?limit=0", "?cursor=x", "?polcy=a"] {
-            assert_eq!(of(query)["code"], "invalid_parameter", "{query}");
+        let trial = |units: u64| json!({"domain": "trial", "descriptors": [{"user": "a"}], "units": units});
+        for (reserved_units, held) in [(4, 4), (4, 0)] {
+            let answer = server.post("/v1/reserve", &trial(reserved_units));
+            assert_eq!((answer.status, &body(&answer)["allowed"]), (200, &json!(true)), "{}", answer.text());
+            let settled = ended(server, "settle", json!({"hold": body(&answer)["hold"]}), ["state", "settled"]);
+            assert_eq!(settled, (200, [json!("settled"), json!(held)]));
         }
-        assert_eq!(ended(server, "cancel", json!({"hold": token}), ["state"]), (200, [json!("cancelled")]));
-        assert_eq!(count(&of("")), 1);
     });
 }

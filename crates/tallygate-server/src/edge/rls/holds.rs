@@ -105,16 +105,15 @@ impl Settlement {
     fn read(value: &str, descriptor: &RateLimitDescriptor) -> Option<Self> {
         let (token, places) = value.split_once('.')?;
         let hold: Hold = token.parse().ok()?;
-        let Some(used) = descriptor.hits_addend.filter(|_| !descriptor.is_negative_hits) else {
-            return Some(Self { hold, units: Units::AsReserved });
-        };
-        let used = used.min(Cost::MAX.get());
+        let used = descriptor.hits_addend.filter(|_| !descriptor.is_negative_hits);
         let keys: Vec<String> = hold.places().map(|(key, _)| key.policy().to_owned()).collect();
         let mut each = Vec::new();
         for place in places.split(',').filter(|place| !place.is_empty()) {
-            each.push((keys.get(place.parse::<usize>().ok()?)?.clone(), used));
+            let key = keys.get(place.parse::<usize>().ok()?)?.clone();
+            each.extend(used.map(|used| (key, used.min(Cost::MAX.get()))));
         }
-        Some(Self { hold, units: Units::Each(each) })
+        let units = if used.is_some() { Units::Each(each) } else { Units::AsReserved };
+        Some(Self { hold, units })
     }
 }
 

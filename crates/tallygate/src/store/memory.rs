@@ -199,14 +199,14 @@ impl MemoryStore {
         for shard in &mut guards {
             shard.decides_at(now);
         }
-        let call = &*call.at(now);
-        let checks = call.checks();
         let mut shards = Shards { order: &order, guards: &mut guards, count: self.shards.len(), looks: false };
         if let Some((print, _)) = request.filter(|_| call.verb().effect() != Effect::GivesBack)
             && let Some(answer) = shards.of(print).requests.recall(print, call, now)
         {
             return answer;
         }
+        let call = &*call.at(now);
+        let checks = call.checks();
         shards.open(call, &prints, micros);
         let (mut allowed, mut granted) = (true, None);
         let steps: Vec<Step> = match call.verb() {

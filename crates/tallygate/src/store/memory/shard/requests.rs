@@ -49,8 +49,9 @@ impl Requests {
         let request = call.request()?;
         let known = self.answers.get(&print).filter(|known| now.as_micros() < known.forget_at)?;
         Some(match known.fingerprint == *request.fingerprint() {
-            true => known.answer(call),
-            false => Decision::of_conflict(call, now),
+            // Of a limit that changes, as it was then.
+            true => known.answer(&call.at(known.decided_at)),
+            false => Decision::of_conflict(&call.at(now), now),
         })
     }
 

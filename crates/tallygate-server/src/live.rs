@@ -11,11 +11,11 @@ use tallygate::policy::PolicySet;
 use tallygate::{MemoryStore, StoreError};
 use tallygate_redis::{AnyStore, ConnectError, RedisStore};
 use tokio::sync::OnceCell;
-use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
 
 use crate::app::App;
 use crate::loaded::{Changes, Loaded};
-use crate::store::StoreSpec;
+use crate::store::{StoreSpec, jitter};
 
 /// Between two looks at the revision. Four of them, and a slow one, fit into [`OverrideSet::NOTICE`].
 const EVERY: Duration = Duration::from_millis(150);
@@ -225,5 +225,9 @@ pub(crate) async fn watch(app: Arc<App>) {
     loop {
         ticks.tick().await;
         app.read_overrides().await;
+        // Until the first connection, each try opens one.
+        if app.live.spec.is_some() && !app.live.shared.initialized() {
+            sleep(jitter(PATIENCE / 2, PATIENCE)).await;
+        }
     }
 }

@@ -60,7 +60,7 @@ pub(crate) fn write_decision(
 /// left.
 pub(crate) fn decision_text(policies: &[&str], decision: &Decision) -> String {
     let binding = decision.binding();
-    let mut text = status_text(binding);
+    let mut text = status_text(&binding);
     if policies.len() > 1 {
         text += &format!("  ({} binds)", sanitize::text(policies[decision.binding_index()]));
     }

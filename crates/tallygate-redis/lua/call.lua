@@ -14,7 +14,8 @@
 --              or t), overrun (d, c or r), how many holds may be open, and how many units held (doubles). If it has limits of a
 --              calendar, from when and until when the instants that are sent with all of them reach, two doubles. If it has an id, last a
 --              fingerprint (16 bytes) and for how long its answer is remembered (a double, microseconds). The answer of a refund is forgotten
---   ARGV[+3]   13 bytes for each check: the kind of its state (2 letters); e, q or s for enforce, quota or shadow; d if it drains;
+--   ARGV[+3]   13 bytes for each check: the kind of its state (2 letters); e, q or s for enforce, quota or shadow, or a capital of
+--              these if it is a further payer of the cost of the check before it; d if it drains;
 --              h if it can never be allowed; when the units of a refund were charged, a double in microseconds, 0 for now
 --   ARGV[+4…]  for each check its cost and the numbers of its limit, as in check.lua
 -- reply        of one call a string, of several an array of them. Whether the call is allowed (1 byte), now (a double), then for each
@@ -40,6 +41,8 @@ local heads, later, looked, remembered, aware = {}, {}, {}, {}, false
 local sub, byte, find, pack = string.sub, string.byte, string.find, struct.pack
 local ENFORCE, QUOTA, SHADOW, DRAINS, HOPELESS = byte('eqsdh', 1, 5)
 local DENIED, WITH_ID, LOOKS, REACHES = byte('1ihc', 1, 4)
+-- Capitals are below: modes of further payers.
+local FURTHER = byte('a')
 -- The answer of a twin to a call that does not look at holds.
 local MARKED = '!\2'
 
@@ -89,9 +92,22 @@ local function call(verb, terms, specs, first, at, count)
   local answers, charged, enforced, quotas, quota = {}, reserves and {}, not denied, false, false
   -- For each check judged on its own: whether it fits, what is left, the waits, and whether its state was converted.
   local judged = {}
-  for i = 1, count do
+  -- Of a cost with several payers: its first one, what they have together, what is to be paid or given back of it, and why one of them
+  -- cannot be read. See tallygate/src/store/memory/funds.rs.
+  local payer, has, rest, damaged
+  for n = 1, count do
+    -- What is given back goes to the last payer first.
+    local i = verb == 'refund' and count + 1 - n or n
     local key, packed, head = KEYS[first + i - 1], ARGV[at + i], 13 * i - 12
-    local kind = sub(specs, head, head + 1)
+    local kind, mode, more = sub(specs, head, head + 1), byte(specs, head + 2), (byte(specs, head + 15) or FURTHER) < FURTHER
+    local funded = more
+    if mode < FURTHER then
+      mode, funded = mode + 32, true
+    elseif more then
+      payer, has, damaged = i, 0, nil
+    end
+    local cost = (funded or verb == 'refund') and struct.unpack('<d', packed)
+    if not more then rest = cost end
     local twin, opens = twins[kind], KEYS[first + count + i - 1]
     local closed = aware and verb ~= 'reset' and open(kind, key, opens, packed, now)
     if verb == 'reset' then
@@ -100,8 +116,8 @@ local function call(verb, terms, specs, first, at, count)
       states[key], ttls[key], heads[key] = nil, nil, nil
       answers[i] = answer(key, packed, 1, 0, 0, 0, existed, 0)
     elseif closed then
-      if charges and byte(specs, head + 2) ~= SHADOW then return closed end
-      answers[i] = unreadable(closed)
+      if charges and mode ~= SHADOW then return closed end
+      answers[i], damaged = unreadable(closed), closed
     elseif verb == 'refund' then
       if aware and heads[key] then
         local fits, _, _, _, corrupt = look(kind, key, packed, now)
@@ -109,10 +125,12 @@ local function call(verb, terms, specs, first, at, count)
       end
       local charged_at = struct.unpack('<d', specs, head + 5)
       if charged_at == 0 then charged_at = now end
+      if funded then packed = pack('<d', rest) .. sub(packed, 9) end
       local refused, _, _, _, changed, given = try(twin, key, packed, now, 'refund', charged_at)
       if type(refused) == 'string' then
         answers[i] = unreadable(refused)
       else
+        rest = rest - given
         -- A refund may exceed the capacity, so a cost of zero is used to read what is left.
         local _, remaining, debt, reset_after, damaged = look(kind, key, packed, now)
         if changed then keep(kind, key, packed, now, debt) end
@@ -120,15 +138,21 @@ local function call(verb, terms, specs, first, at, count)
         answers[i] = damaged and unreadable(damaged) or answer(key, packed, 1, remaining, 0, reset_after, given, debt, true)
       end
     else
-      local mode, drains, hopeless = byte(specs, head + 2, head + 4)
+      local drains, hopeless = byte(specs, head + 3, head + 4)
       -- If all earlier checks are allowed, the last one is judged and charged at once: no later check can deny the call.
       local last = i == count and verb == 'check' and enforced and not quotas and not aware
-        and drains ~= DRAINS and hopeless ~= HOPELESS and not at_most
+        and drains ~= DRAINS and hopeless ~= HOPELESS and not at_most and not funded
+      -- A payer is only asked what it has.
+      if funded then packed = pack('<d', 0) .. sub(packed, 9) end
       local fit, remaining, retry_after, reset_after, changed, _, debt = try(twin, key, packed, now, last and 'check' or 'peek')
       if type(fit) == 'string' then
         if mode ~= SHADOW or fit == MARKED then return fit end
-        answers[i] = unreadable(fit)
+        answers[i], damaged = unreadable(fit), fit
       else
+        if funded then
+          has = has + remaining
+          fit = has >= cost
+        end
         fit = fit and hopeless ~= HOPELESS
         local full = false
         if charges and aware then close_unless(not changed, kind, key, opens, packed) end
@@ -144,12 +168,21 @@ local function call(verb, terms, specs, first, at, count)
         else
           judged[i] = { fit, remaining, retry_after, reset_after, changed, debt, full }
         end
-        if mode == ENFORCE then
-          enforced = enforced and fit
-        elseif mode == QUOTA then
-          quotas, quota = true, quota or fit
+        -- Of several payers the last tells whether they have enough.
+        if not more then
+          if mode == ENFORCE then
+            enforced = enforced and fit
+          elseif mode == QUOTA then
+            quotas, quota = true, quota or fit
+          end
+          if funded and not damaged then
+            for j = payer, i do judged[j][1], judged[j].has = fit, has end
+          end
         end
       end
+    end
+    if damaged and funded and not more and verb ~= 'refund' then
+      for j = payer, i do answers[j] = unreadable(damaged) end
     end
   end
 
@@ -159,11 +192,11 @@ local function call(verb, terms, specs, first, at, count)
   if at_most then
     local most = 0
     for place = 1, count do
-      local mode = byte(specs, 13 * place - 10)
+      local mode, known = byte(specs, 13 * place - 10), judged[place]
       if mode == ENFORCE then
-        granted = math.min(granted, judged[place][2])
+        granted = math.min(granted, known.has or known[2])
       elseif mode == QUOTA then
-        most = math.max(most, judged[place][2])
+        most = math.max(most, known.has or known[2])
       end
     end
     if quotas then granted = math.min(granted, most) end
@@ -177,17 +210,22 @@ local function call(verb, terms, specs, first, at, count)
       local twin = twins[kind]
       local mode, drains = byte(specs, head + 2, head + 3)
       local fit, remaining, retry_after, reset_after, changed, debt, full = unpack(judged[i])
-      local units, fits = 0, not changed
+      local units, fits, has, further = 0, not changed, judged[i].has, mode < FURTHER
+      if further then mode = mode + 32 elseif has then payer = i end
       local takes = charges
         and (all or mode == ENFORCE and not fit or mode == QUOTA and enforced)
       if takes and fit then
-        units = struct.unpack('<d', packed)
-        if granted then
-          -- See Settlement::part_of_grant.
-          units = granted
-          if remaining < granted then units = mode == QUOTA and 0 or remaining end
-          packed = pack('<d', units) .. sub(packed, 9)
+        units = granted or struct.unpack('<d', packed)
+        -- See Settlement::part_of_grant.
+        if granted and (has or remaining) < granted then units = mode == QUOTA and 0 or has or remaining end
+        if has then
+          if not further then rest = units end
+          units = math.min(rest, remaining)
+          rest = rest - units
         end
+        if has or granted then packed = pack('<d', units) .. sub(packed, 9) end
+      elseif has then
+        packed = pack('<d', 0) .. sub(packed, 9)
       end
       local _
       if units > 0 then
@@ -215,6 +253,27 @@ local function call(verb, terms, specs, first, at, count)
       -- A debt that was paid meanwhile may leave a state that has to be adopted.
       if aware and fits then fits = look(kind, key, packed, now) end
       answers[i] = answer(key, packed, fit and 1 or full and 3 or 0, remaining, retry_after, reset_after, units, debt, fits)
+      if has and not fit then
+        judged[i] = { fit, remaining, reset_after, units, debt, fits }
+        if (byte(specs, head + 15) or FURTHER) >= FURTHER then
+          -- How long the payers need to regain what is short, after what the call has taken: see wait in tallygate/src/call/fund.rs.
+          local short, regained, wait = struct.unpack('<d', ARGV[at + i]), {}, 0
+          for j = payer, i do short = short - judged[j][2] end
+          for j = payer, i do
+            local numbers, left, spec = sub(ARGV[at + j], 9), judged[j][2], 13 * j - 12
+            local part = math.min(short, struct.unpack('<d', numbers) - left)
+            if part > 0 then
+              local _, _, after = twins[sub(specs, spec, spec + 1)](KEYS[first + j - 1], pack('<d', left + part) .. numbers, now, 'peek')
+              regained[#regained + 1] = { part, after }
+            end
+          end
+          table.sort(regained, function(one, other) return one[2] < other[2] end)
+          for _, part in ipairs(regained) do
+            if short > 0 then short, wait = short - part[1], part[2] end
+          end
+          for j = payer, i do answers[j] = answer(KEYS[first + j - 1], ARGV[at + j], 0, judged[j][2], wait, unpack(judged[j], 3, 6)) end
+        end
+      end
     end
   end
   if reserves and all then record(terms, specs, first, at, count, charged) end

@@ -6,7 +6,7 @@ mod repeat;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tallygate::call::{Effect, Settlement, Taking, Verb};
+use tallygate::call::{Effect, Settlement, Taking, Verb, fund};
 use tallygate::clock::Timestamp;
 use tallygate::decision::Source;
 use tallygate::hold::{HoldId, Resolved};
@@ -164,8 +164,8 @@ impl Split {
         let granted = self.granted(&parts, |_, status| status.units());
         let mut too_much = charged(&parts);
         too_much.retain_mut(|(place, units, _)| {
-            let kept = self.kept(settlement, &parts, *place, granted);
-            *units -= kept;
+            *units -= self.kept(settlement, &parts, *place, granted);
+            let kept = self.payers(*place).map(|payer| self.kept(settlement, &parts, payer, granted)).sum();
             *units > 0 && !self.keeps_all(kept)
         });
         let mut undo = self.give_back(&parts, &too_much);
@@ -204,7 +204,7 @@ impl Split {
         };
         let mut in_vain = charged(&parts);
         in_vain.retain_mut(|(place, units, _)| {
-            *units = units.saturating_sub(kept(*place));
+            *units -= self.part_of(&parts, *place, kept(*place));
             *units > 0 && !self.keeps_all(kept(*place))
         });
         finish(self.give_back(&parts, &in_vain)).await;
@@ -244,7 +244,26 @@ impl Split {
             Some(status) => (asked.mode, if status.allowed() { units(place, status) } else { 0 }),
             None => (asked.mode, if asked.fails_closed { 0 } else { most }),
         };
-        Some(Settlement::granted(most, self.call.asked.iter().enumerate().map(left)))
+        let with_payers = |(place, asked): (usize, &Asked)| {
+            let (mode, left) = left((place, asked));
+            (mode, asked.pays_rest, left)
+        };
+        Some(Settlement::granted(most, fund::sums(self.call.asked.iter().enumerate().map(with_payers))))
+    }
+
+    /// The payers of the cost that a check pays: usually the check alone. They share a slot, because they share a subject.
+    fn payers(&self, place: usize) -> std::ops::Range<usize> {
+        let asked = &self.call.asked;
+        let first = (0..=place).rev().find(|&at| !asked[at].pays_rest).unwrap_or(0);
+        first..place + 1 + asked[place + 1..].iter().take_while(|asked| asked.pays_rest).count()
+    }
+
+    /// How many units of those that a check was charged stay charged, if all payers of its cost keep this many: the last payer is given
+    /// back first.
+    fn part_of(&self, parts: &[Option<Part>], place: usize, kept: u64) -> u64 {
+        let units = |place| status(parts, place).map_or(0, Status::units);
+        let before: u64 = (self.payers(place).start..place).map(units).sum();
+        units(place).min(kept.saturating_sub(before))
     }
 
     /// How many of the units that a check was charged stay charged.
@@ -254,7 +273,9 @@ impl Split {
             Taking::Nothing => 0,
             Taking::Rest => status.units(),
             Taking::Cost => {
-                granted.map_or(status.units(), |granted| Settlement::part_of_grant(asked.mode, granted, status.units()))
+                let units = self.payers(place).filter_map(|payer| self::status(parts, payer)).map(Status::units).sum();
+                let kept = |granted| Settlement::part_of_grant(asked.mode, granted, units);
+                granted.map_or(status.units(), |granted| self.part_of(parts, place, kept(granted)))
             }
         }
     }
@@ -292,7 +313,8 @@ impl Split {
         let charged: Vec<_> = charged.iter().copied().filter(|(place, ..)| !held(*place)).collect();
         let mut asked = self.call.asked.clone();
         for &(place, units, at) in &charged {
-            (asked[place].cost, asked[place].charged_at) = (units, Some(at));
+            let asked = &mut asked[place];
+            (asked.cost, asked.charged_at, asked.pays_rest) = (units, Some(at), false);
         }
         let places: Vec<usize> = charged.iter().map(|(place, ..)| *place).collect();
         for group in self.groups(Verb::Refund, &places) {
@@ -350,7 +372,11 @@ impl Split {
     fn groups(&self, verb: Verb, places: &[usize]) -> Vec<Vec<usize>> {
         // A hold has a record for each state: which of the others share a slot is not known to those that resolve it.
         match verb == Verb::Reserve || self.call.request().is_some() {
-            true => places.iter().map(|&place| vec![place]).collect(),
+            true => {
+                let mut places = places.to_vec();
+                places.sort_unstable();
+                places.chunk_by(|&one, &next| self.payers(one).contains(&next)).map(<[usize]>::to_vec).collect()
+            }
             false => self.engine.by_slot(&self.call.asked, places),
         }
     }
@@ -388,7 +414,7 @@ impl Split {
                     decided_at = decided_at.map_or(at, |earliest| at.map(|at| at.min(earliest)));
                 }
                 None => {
-                    statuses.push(Status::untouched(&asked.limit));
+                    statuses.push(Status::untouched(&asked.limit).seen_by(asked.pays_rest, false));
                     failures.push((place, failure(parts, place)));
                 }
             }

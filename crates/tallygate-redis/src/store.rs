@@ -315,7 +315,7 @@ fn arguments(calls: &[&Questions], about: impl Fn() -> u64) -> Vec<Vec<u8>> {
     for call in calls {
         let changes = call.asked.iter().any(|asked| asked.changes.is_some());
         let now = if changes { about() } else { 0 };
-        let asked: Vec<_> = call.asked.iter().map(|asked| asked.at(Timestamp::from_micros(now), call.verb)).collect();
+        let asked = wire::all_at(&call.asked, Timestamp::from_micros(now), call.verb);
         let mut heads = Vec::with_capacity(13 * asked.len());
         asked.iter().for_each(|asked| asked.head(&mut heads));
         let looks = if call.looks_at_holds() { b'h' } else { b'-' };

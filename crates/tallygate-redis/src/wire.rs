@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use redis::Value;
-use tallygate::call::{Effect, Settlement, Verb};
+use tallygate::call::{Effect, Settlement, Verb, fund};
 use tallygate::clock::Timestamp;
 use tallygate::decision::Source;
 use tallygate::hold::{HoldId, HoldTerms, OnAbandon};
@@ -29,6 +29,8 @@ pub(crate) struct Asked {
     pub(crate) mode: Mode,
     pub(crate) drains: bool,
     pub(crate) hopeless: bool,
+    /// Whether it is a further payer of the cost of the check before it.
+    pub(crate) pays_rest: bool,
     pub(crate) fails_closed: bool,
     pub(crate) charged_at: Option<Timestamp>,
     /// What the limit grants to holds, if that is known.
@@ -54,6 +56,7 @@ impl Asked {
             mode: check.mode(),
             drains: check.drains(),
             hopeless: check.is_hopeless(),
+            pays_rest: check.pays_rest(),
             fails_closed: check.fails_closed(),
             charged_at: check.charged_at(),
             terms: check.holds().copied(),
@@ -79,12 +82,13 @@ impl Asked {
     /// What `call.lua` needs to know in addition to the numbers.
     pub(crate) fn head(&self, into: &mut Vec<u8>) {
         into.extend_from_slice(self.kind.as_bytes());
-        into.push(match self.mode {
+        let mode = match self.mode {
             Mode::Quota => b'q',
             Mode::Shadow => b's',
             // A mode that this version does not know must not let calls pass.
             _ => b'e',
-        });
+        };
+        into.push(if self.pays_rest { mode.to_ascii_uppercase() } else { mode });
         into.push(if self.drains { b'd' } else { b'-' });
         into.push(if self.hopeless { b'h' } else { b'-' });
         into.extend_from_slice(&double(self.charged_at.map_or(0, Timestamp::as_micros)));
@@ -112,6 +116,24 @@ impl Asked {
     pub(crate) fn opens(&self) -> String {
         format!("{}-open", self.key)
     }
+}
+
+/// The same questions under the limits that are in force at this instant.
+pub(crate) fn all_at(asked: &[Asked], now: Timestamp, verb: Verb) -> Vec<Cow<'_, Asked>> {
+    let mut all: Vec<_> = asked.iter().map(|asked| asked.at(now, verb)).collect();
+    let changes = |payers: &[Asked]| payers.len() > 1 && payers.iter().any(|asked| asked.changes.is_some());
+    for range in fund::each(asked, |asked| asked.pays_rest).filter(|range| changes(&asked[range.clone()])) {
+        let capacity: u64 = all[range.clone()].iter().map(|asked| asked.limit.capacity()).sum();
+        let (cost, gives_back) = (asked[range.start].cost, verb.effect() == Effect::GivesBack);
+        for place in range {
+            // Together they may hold what none of them does.
+            let above = cost > capacity && !gives_back;
+            let hopeless = asked[place].hopeless || above;
+            let cost = if above { capacity } else { cost };
+            *all[place].to_mut() = Asked { cost, hopeless, ..all[place].as_ref().clone() };
+        }
+    }
+    all
 }
 
 /// A cost and the numbers of a limit, as its twin reads them. For a calendar the windows around `about` follow.
@@ -165,7 +187,7 @@ pub(crate) fn read_call(reply: &Value, call: &Questions) -> Result<Decision, Sto
     if first == 3 {
         let now = Timestamp::from_micros(reader.number()?);
         reader.end()?;
-        let asked: Vec<_> = asked.iter().map(|asked| asked.at(now, *verb)).collect();
+        let asked = all_at(asked, now, *verb);
         let conflict = Decision::of_conflict_over(asked.iter().map(|asked| &asked.limit), now);
         return Ok(conflict.with_granted(call.at_most.map(|_| 0)));
     }
@@ -178,16 +200,14 @@ pub(crate) fn read_call(reply: &Value, call: &Questions) -> Result<Decision, Sto
     let looks = before.as_ref().map_or(call.looks_at_holds(), |before| before.looked);
     let now = Timestamp::from_micros(reader.number()?);
     let (mut statuses, mut failures) = (Vec::with_capacity(asked.len()), Vec::new());
-    for (place, asked) in asked.iter().enumerate() {
-        let asked = &*asked.at(now, *verb);
+    for (place, asked) in all_at(asked, now, *verb).iter().enumerate() {
         statuses.push(match reader.byte()? {
             fits @ (0 | 1 | 3) => {
                 let status = reader.status(&asked.limit, fits == 1)?;
                 let status = before.as_ref().map_or(status, |before| status.with_limit(before.capacities[place]));
                 let status = match verb {
-                    Verb::Reset => Status::untouched(&asked.limit),
-                    _ if asked.hopeless => status.into_never(),
-                    _ => status,
+                    Verb::Reset => Status::untouched(&asked.limit).seen_by(asked.pays_rest, false),
+                    _ => status.seen_by(asked.pays_rest, asked.hopeless),
                 };
                 let status = status.with_units(reader.number()?);
                 let status = if looks { status.with_holds(reader.number()?, reader.number()?) } else { status };
@@ -195,7 +215,7 @@ pub(crate) fn read_call(reply: &Value, call: &Questions) -> Result<Decision, Sto
             }
             _ => {
                 failures.push((place, unreadable(reader.text()?)));
-                Status::untouched(&asked.limit)
+                Status::untouched(&asked.limit).seen_by(asked.pays_rest, false)
             }
         });
     }
@@ -203,8 +223,8 @@ pub(crate) fn read_call(reply: &Value, call: &Questions) -> Result<Decision, Sto
     if failures.len() == asked.len() {
         return Err(failures.swap_remove(0).1);
     }
-    let left = asked.iter().zip(&statuses).map(|(asked, status)| (asked.mode, status.units()));
-    let granted = call.at_most.map(|most| if allowed { Settlement::granted(most, left) } else { 0 });
+    let left = asked.iter().zip(&statuses).map(|(asked, status)| (asked.mode, asked.pays_rest, status.units()));
+    let granted = call.at_most.map(|most| if allowed { Settlement::granted(most, fund::sums(left)) } else { 0 });
     let decision = Decision::new(allowed, statuses, Source::Store, now).with_failures(failures).with_granted(granted);
     Ok(match before {
         Some(before) => decision.with_first_hold(before.hold).replay(),

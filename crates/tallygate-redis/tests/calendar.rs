@@ -122,7 +122,7 @@ async fn instances_with_different_databases_count_in_one_window() {
             let first = usize::try_from(now / DAY % 2).unwrap();
             for limit in [&databases[first], &databases[1 - first]] {
                 let decision = limiter.check(check(&subject, limit)).await.unwrap();
-                let status = *decision.binding();
+                let status = decision.binding();
                 let end = status.reset_at(at(now)).unwrap();
                 if end_of_window != Some(end) {
                     assert!(end_of_window.is_none_or(|end| end <= at(now)), "{subject} at {now}: it had not ended");

@@ -18,7 +18,7 @@ use tokio::task::JoinSet;
 use crate::support::{RedisLimiter, Twins, every_key_expires, flavours, limit, patient, units, yearly};
 
 async fn status(limiter: &RedisLimiter, check: Check<'_>) -> Status {
-    *limiter.peek(check).await.unwrap().binding()
+    limiter.peek(check).await.unwrap().binding()
 }
 
 async fn reserve(limiter: &RedisLimiter, checks: &[Check<'_>], ttl: Duration) -> Option<Hold> {

@@ -259,3 +259,53 @@ async fn strange_subjects_keep_apart(cluster: &Cluster, limiter: &RedisLimiter) 
         assert!(!limiter.check(check).await.unwrap().allowed(), "{subject:?} is forgotten");
     }
 }
+
+/// A plan and credits of one subject share a slot; the other limit of the call is in another.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn payers_in_one_slot_pay_beside_limits_in_others() {
+    let cluster = Cluster::start(valkey_if_possible(), 3, 0);
+    let limiter = patient(&cluster.url()).await;
+    let (plan, credits, team) =
+        (limit("10/h fixed_window"), limit("8/365d fixed_window"), limit("15/365d fixed_window"));
+    let other = (0..).map(|at| at.to_string()).find(|name| slot_of(&cluster, name) != slot_of(&cluster, "alice"));
+    let other = other.unwrap();
+    let checks = |cost| {
+        let of = |check: Check<'static>| check.cost(units(cost));
+        let leak = |limit: &Limit| &*Box::leak(Box::new(limit.clone()));
+        let other = Box::leak(other.clone().into_boxed_str());
+        let paying = of(check("credits", "alice", leak(&credits))).paying_rest();
+        [of(check("plan", "alice", leak(&plan))), paying, of(check("team", other, leak(&team)))]
+    };
+    let paid =
+        |decision: &tallygate::Decision| decision.statuses().iter().map(|status| status.units()).collect::<Vec<_>>();
+    let left = async || {
+        let seen = limiter.peek_all(&checks(1)).await.unwrap();
+        seen.statuses().iter().map(|status| status.remaining()).collect::<Vec<_>>()
+    };
+    let allowed = limiter.check_all(&checks(12)).await.unwrap();
+    assert_eq!((allowed.split(), paid(&allowed)), (true, vec![10, 2, 12]));
+    // The other slot denies, and the payer gets its units back.
+    let denied = limiter.check_all(&checks(5)).await.unwrap();
+    assert_eq!((denied.allowed(), paid(&denied), left().await), (false, vec![0; 3], vec![0, 6, 3]));
+    let up_to = tallygate::call::UpTo::new(units(9));
+    let granted = limiter.check_up_to(&checks(1), up_to).await.unwrap();
+    assert_eq!((granted.granted(), paid(&granted), left().await), (Some(3), vec![0, 3, 3], vec![0, 3, 0]));
+    let receipts = allowed.receipts(&checks(12));
+    assert_eq!(limiter.refund(&receipts).await.unwrap(), [10, 2, 12]);
+    // The same with an id: each slot remembers its part, and forgets what it gives back.
+    let id = tallygate::request::RequestId::new("one").unwrap();
+    let asked = checks(12);
+    for replayed in [false, true] {
+        let once = limiter.once(id).check_all(&asked).await.unwrap();
+        assert_eq!((once.replayed(), paid(&once)), (replayed, vec![10, 2, 12]));
+    }
+    assert_eq!(left().await, [0, 3, 0]);
+    let other_id = tallygate::request::RequestId::new("two").unwrap();
+    limiter.refund(&limiter.once(id).check_all(&asked).await.unwrap().receipts(&asked)).await.unwrap();
+    limiter.check(checks(5)[2]).await.unwrap();
+    for _ in 0..2 {
+        let denied = limiter.once(other_id).check_all(&asked).await.unwrap();
+        assert_eq!((denied.allowed(), denied.replayed(), left().await), (false, false, vec![10, 5, 7]));
+    }
+    every_key_of(&cluster);
+}

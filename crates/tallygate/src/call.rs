@@ -1,5 +1,6 @@
 //! What a store is asked: a verb, its checks, and what belongs to the call as a whole.
 
+pub mod fund;
 mod settlement;
 mod up_to;
 
@@ -167,6 +168,43 @@ pub enum InvalidCheck {
         /// What was asked for.
         verb: Verb,
     },
+    /// The first check of a call is a further payer.
+    #[error("`{policy}` pays what the check before it cannot, but no check is before it: name the first payer first")]
+    NoFirstPayer {
+        /// The policy.
+        policy: String,
+    },
+    /// The payers of one cost are of several subjects.
+    #[error(
+        "`{policy}` pays the rest of the check before it, which has another subject: the payers of a cost are limits of one subject"
+    )]
+    PayersOfSubjects {
+        /// The policy of the later payer.
+        policy: String,
+    },
+    /// The payers of one cost differ in what belongs to the cost.
+    #[error(
+        "`{policy}` pays the rest of the check before it, which has another cost, mode or excess: give all payers of a cost the same"
+    )]
+    PayersDiffer {
+        /// The policy of the later payer.
+        policy: String,
+    },
+    /// A payer has a limit of zero, or all of them together hold more than a limit may.
+    #[error(
+        "the payers of `{policy}` have limits of at least 1, and together at most {}, units: leave out what never pays, or lower the others",
+        Cost::MAX
+    )]
+    PayersCapacity {
+        /// The policy of the first payer.
+        policy: String,
+    },
+    /// Units would be held of a cost with several payers.
+    #[error("`{policy}` is one of several payers of a cost, of which nothing can be held: check and refund instead")]
+    HoldOverPayers {
+        /// The policy.
+        policy: String,
+    },
     /// The call has no checks, or too many.
     #[error("a call has 1 to {} checks; this one has {count}", Call::MAX_CHECKS)]
     Count {
@@ -190,7 +228,7 @@ impl<'c> Call<'c> {
     pub(crate) fn of_one(verb: Verb, checks: &'c [Check<'c>]) -> Option<Self> {
         match checks {
             // A cost is at least one, so it does not fit a limit of zero either.
-            [check] if check.is_checkable() => Some(Self::plain(verb, checks)),
+            [check] if check.is_checkable() && !check.pays_rest() => Some(Self::plain(verb, checks)),
             _ => None,
         }
     }
@@ -229,6 +267,9 @@ impl<'c> Call<'c> {
     /// Creates a call that reserves the costs of its checks.
     pub fn reserve(checks: &'c [Check<'c>], reservation: Reservation) -> Result<Self, InvalidCheck> {
         validate(Verb::Reserve, checks)?;
+        if let Some(check) = checks.iter().find(|check| check.pays_rest()) {
+            return Err(InvalidCheck::HoldOverPayers { policy: check.key.policy().to_owned() });
+        }
         checks.iter().try_for_each(|check| validate_hold(check, &reservation))?;
         let life = checks.iter().map(|check| check.terms().max_life()).min().unwrap_or(HoldTerms::LONGEST_LIFE);
         Ok(Self::of_distinct(Verb::Reserve, checks).reserving(Some(reservation.within(life))))
@@ -311,7 +352,19 @@ impl<'c> Call<'c> {
         if self.checks.iter().all(|check| check.changes().is_none()) {
             return Cow::Borrowed(self);
         }
-        let checks: Vec<Check<'c>> = self.checks.iter().map(|check| check.at(now, self.verb)).collect();
+        let mut checks: Vec<Check<'c>> = self.checks.iter().map(|check| check.at(now)).collect();
+        for range in fund::each(&self.checks, Check::pays_rest) {
+            let checks = &mut checks[range];
+            let capacity = fund::capacity(checks);
+            for check in checks {
+                // What can never be allowed is known only now.
+                *check = match self.verb {
+                    Verb::Reserve => check.within_holds(),
+                    verb if verb.decides() => check.within(capacity),
+                    _ => *check,
+                };
+            }
+        }
         Cow::Owned(Self { checks: checks.into(), ..self.clone() })
     }
 
@@ -454,11 +507,16 @@ fn validate(verb: Verb, checks: &[Check<'_>]) -> Result<(), InvalidCheck> {
     if checks.is_empty() || checks.len() > Call::MAX_CHECKS {
         return Err(InvalidCheck::Count { count: checks.len() });
     }
-    if verb.decides()
-        && let Some(check) = checks.iter().find(|check| !check.is_within_capacity() && !check.is_zero())
-    {
-        let (policy, cost) = (check.key.policy().to_owned(), check.cost.get());
-        return Err(InvalidCheck::CostAboveCapacity { policy, cost, capacity: check.limit.capacity() });
+    for fund in fund::each(checks, Check::pays_rest) {
+        let payers = &checks[fund];
+        let (check, capacity) = (&payers[0], fund::capacity(payers));
+        if payers.len() > 1 || check.pays_rest() {
+            validate_payers(verb, payers, capacity)?;
+        }
+        if verb.decides() && check.cost.get() > capacity && !check.is_zero() {
+            let (policy, cost) = (check.key.policy().to_owned(), check.cost.get());
+            return Err(InvalidCheck::CostAboveCapacity { policy, cost, capacity });
+        }
     }
     let cannot = |check: &&Check<'_>| check.limit.is_concurrency() && (check.is_nothing(verb) || check.drains());
     if let Some(check) = checks.iter().find(cannot).filter(|check| !check.is_zero()) {
@@ -469,6 +527,33 @@ fn validate(verb: Verb, checks: &[Check<'_>]) -> Result<(), InvalidCheck> {
     let repeated = |(at, check): &(usize, &Check<'_>)| checks[..*at].iter().any(|other| other.key == check.key);
     if let Some((_, twice)) = checks.iter().enumerate().find(repeated) {
         return Err(InvalidCheck::SameKey { policy: twice.key.policy().to_owned() });
+    }
+    Ok(())
+}
+
+/// Whether these checks can pay one cost.
+#[cold]
+fn validate_payers(verb: Verb, payers: &[Check<'_>], capacity: u64) -> Result<(), InvalidCheck> {
+    let first = &payers[0];
+    let policy = |check: &Check<'_>| check.key.policy().to_owned();
+    if first.pays_rest() {
+        return Err(InvalidCheck::NoFirstPayer { policy: policy(first) });
+    }
+    // What is in flight is held, and nothing can be held of several payers.
+    if let Some(check) = payers.iter().find(|check| verb != Verb::Reserve && check.limit.is_concurrency()) {
+        return Err(InvalidCheck::OnlyReserved { policy: policy(check), verb });
+    }
+    if payers.iter().any(Check::is_zero) || capacity > Cost::MAX.get() {
+        return Err(InvalidCheck::PayersCapacity { policy: policy(first) });
+    }
+    for check in payers {
+        if check.key.subject() != first.key.subject() {
+            return Err(InvalidCheck::PayersOfSubjects { policy: policy(check) });
+        }
+        let terms = |check: &Check<'_>| (check.cost, check.mode(), check.drains());
+        if terms(check) != terms(first) {
+            return Err(InvalidCheck::PayersDiffer { policy: policy(check) });
+        }
     }
     Ok(())
 }

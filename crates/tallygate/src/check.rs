@@ -42,6 +42,8 @@ const HOPELESS: u8 = 2;
 const HELD: u8 = 4;
 /// Its limit is about to change, or has just changed.
 const CHANGES: u8 = 8;
+/// It is a further payer of the cost of the check before it.
+const PAYS_REST: u8 = 16;
 const AS_THE_CACHE_SAYS: u32 = u32::MAX;
 
 impl<'a> Check<'a> {
@@ -172,15 +174,15 @@ impl<'a> Check<'a> {
     }
 
     /// The same check under the limit that is in force at this instant of the store's clock.
-    pub(crate) fn at(self, now: Timestamp, verb: Verb) -> Self {
+    pub(crate) fn at(self, now: Timestamp) -> Self {
         let Some(changes) = self.changes else { return self };
         let (limit, unusual) = (changes.limit_at(now), self.unusual & !CHANGES);
-        let check = Self { limit, changes: None, unusual, ..self };
-        match verb {
-            Verb::Reserve => check.within_holds(),
-            verb if verb.decides() => check.within_capacity(),
-            _ => check,
-        }
+        Self { limit, changes: None, unusual, ..self }
+    }
+
+    /// The same question about another state.
+    pub(crate) fn of_key(self, key: Key<'a>) -> Self {
+        Self { key, changes: None, unusual: self.unusual & !CHANGES, ..self }
     }
 
     /// The same question under another limit.
@@ -216,6 +218,53 @@ impl<'a> Check<'a> {
         }
     }
 
+    /// Makes it a further payer of the cost of the check before it in the call: this limit pays what those before it cannot. All
+    /// payers of a cost have the same subject, cost, mode and excess, and distinct policies. The cost is charged if they have
+    /// enough together; the first pays as much as it has, then the next. Each has a status of its own, which says what it paid.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # use tallygate::{Check, Cost, Key, Limit, Limiter};
+    /// # let limiter = Limiter::default();
+    /// let (plan, credits): (Limit, Limit) = ("100/day in UTC".parse()?, "50/365d fixed_window".parse()?);
+    /// let check = |policy, limit| Ok::<_, tallygate::key::KeyError>(Check::new(Key::new(policy, "alice")?, limit));
+    /// let cost = Cost::new(120)?;
+    /// let checks = [check("plan", &plan)?.cost(cost), check("credits", &credits)?.cost(cost).paying_rest()];
+    /// let decision = limiter.check_all(&checks).await?;
+    /// assert_eq!(decision.statuses().iter().map(|paid| paid.units()).collect::<Vec<_>>(), [100, 20]);
+    /// assert_eq!(decision.binding().remaining(), 30);
+    /// // Ten of them were not needed: the last payer has them back first.
+    /// let receipts = decision.receipts(&checks);
+    /// limiter.refund(&tallygate::check::Receipt::last_first(&receipts, Cost::new(10)?)).await?;
+    /// assert_eq!(limiter.peek_all(&checks).await?.binding().remaining(), 40);
+    /// # Ok(()) }
+    /// ```
+    #[inline]
+    #[must_use]
+    pub fn paying_rest(self) -> Self {
+        Self { unusual: self.unusual | PAYS_REST, ..self }
+    }
+
+    /// Whether it is a further payer of the cost of the check before it.
+    #[inline]
+    pub fn pays_rest(&self) -> bool {
+        self.unusual & PAYS_REST != 0
+    }
+
+    /// The same check at a cost that a payer can have by itself.
+    pub(crate) fn part_of_fund(self) -> Self {
+        let capacity = Cost::new(self.limit.capacity()).unwrap_or(self.cost);
+        self.cost(self.cost.min(capacity))
+    }
+
+    /// A check of a cost that all of its payers together can never pay: asks for what they have, and is denied whatever the answer.
+    pub(crate) fn within(self, capacity: u64) -> Self {
+        match Cost::new(capacity) {
+            Ok(most) if self.cost > most => Self { cost: most, unusual: self.unusual | HOPELESS, ..self },
+            _ => self,
+        }
+    }
+
     /// What its answer means for the call.
     #[inline]
     pub fn mode(&self) -> Mode {
@@ -234,7 +283,8 @@ impl<'a> Check<'a> {
         self.unusual & HOPELESS != 0
     }
 
-    /// Whether no flag is set: it neither drains, nor is hopeless, nor is its limit known to grant holds or to change.
+    /// Whether no flag is set: it neither drains, nor is hopeless, nor is its limit known to grant holds or to change, nor is it a further
+    /// payer.
     #[inline]
     pub fn is_plain(&self) -> bool {
         self.unusual == 0
@@ -279,7 +329,21 @@ pub struct Receipt<'a>(Check<'a>);
 impl<'a> Receipt<'a> {
     /// Creates the receipt of `units` charged by `check` at `charged_at`. `None` counts as charged just now.
     pub fn new(check: Check<'a>, units: Cost, charged_at: Option<Timestamp>) -> Self {
+        let check = Check { unusual: check.unusual & !PAYS_REST, ..check };
         Self(check.cost(units).with_charged_at(charged_at))
+    }
+
+    /// The receipts that give back at most `units` of one cost, given those of its payers in order: the last payer is given back first,
+    /// and none more than it has paid.
+    pub fn last_first(paid: &[Self], units: Cost) -> Vec<Self> {
+        let mut left = units.get();
+        let mut parts: Vec<Self> = Vec::new();
+        for receipt in paid.iter().rev() {
+            let Ok(part) = Cost::new(left.min(receipt.units().get())) else { break };
+            left -= part.get();
+            parts.push(receipt.part(part));
+        }
+        parts
     }
 
     /// The receipt of at most `units` of it, to give back only a part.

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::algorithm::Algorithm;
-use crate::call::{Call, Verb};
+use crate::call::{Call, Verb, fund};
 use crate::check::{Check, Cost, Receipt};
 use crate::clock::Timestamp;
 use crate::hold::HoldId;
@@ -23,6 +23,7 @@ use crate::words::words;
 pub struct Status {
     retry_after: u64,
     reset_after: u64,
+    /// Below the flag [`PAYS_REST`].
     limit: u32,
     /// What is left; or, in a status that is [`IN_DEBT`], how much too much is used.
     remaining: u32,
@@ -40,6 +41,10 @@ const IN_DEBT: u32 = 1 << 31;
 const BY_CALENDAR: u32 = 1 << 30;
 /// No limit holds as many units.
 const UNITS: u32 = BY_CALENDAR - 1;
+/// A further payer of the cost of the status before it.
+const PAYS_REST: u32 = 1 << 31;
+/// The capacity where no limit applies.
+const NO_LIMIT: u32 = PAYS_REST - 1;
 const ALLOWED: u32 = 1;
 /// Denied because no more units may be held.
 const HOLDS_FULL: u32 = 2;
@@ -53,7 +58,14 @@ impl Status {
 
     /// The capacity of the limit.
     pub fn limit(&self) -> u64 {
-        u64::from(self.limit)
+        u64::from(self.limit & !PAYS_REST)
+    }
+
+    /// Whether it is of a further payer of the cost of the status before it: see [`Check::paying_rest`]. All of them are allowed, or
+    /// none is, and `retry_after` is that of the cost. The other numbers are of this payer alone.
+    #[inline]
+    pub fn pays_rest(&self) -> bool {
+        self.limit & PAYS_REST != 0
     }
 
     /// Units left at this instant, after the call was charged (if it was).
@@ -112,7 +124,40 @@ impl Status {
     /// The same numbers, of a limit that has had this capacity.
     #[must_use]
     pub fn with_limit(self, capacity: u64) -> Self {
-        Self { limit: units(capacity), ..self }
+        Self { limit: units(capacity) | self.limit & PAYS_REST, ..self }
+    }
+
+    /// The same status, with what is said of it by the check alone: whether the check is a further payer, and whether waiting does not
+    /// help it.
+    #[must_use]
+    pub fn seen_by(self, pays_rest: bool, hopeless: bool) -> Self {
+        let limit = if pays_rest { self.limit | PAYS_REST } else { self.limit };
+        let status = Self { limit, ..self };
+        if hopeless { status.into_never() } else { status }
+    }
+
+    /// The status of a cost with several payers, given theirs: what they have together. What is owed is shown if nothing is left.
+    pub(crate) fn of_payers(payers: &[Self]) -> Self {
+        let Some((first, rest)) = payers.split_first() else { return Self::unlimited() };
+        let add = |known: Self, next: &Self| {
+            let sum = |of: fn(&Self) -> u64| of(&known) + of(next);
+            let latest = if next.reset_after > known.reset_after { next } else { &known };
+            let (limit, remaining) = (units(sum(Self::limit)), units(sum(Self::remaining)));
+            let calendar = latest.units & BY_CALENDAR;
+            let moved = units(sum(Self::units)).min(UNITS);
+            let flags = known.held & (ALLOWED | HOLDS_FULL) | next.held & HOLDS_FULL;
+            let status = Self {
+                retry_after: known.retry_after,
+                reset_after: latest.reset_after,
+                limit,
+                remaining,
+                units: moved | calendar,
+                held: flags,
+            };
+            let debt = if remaining == 0 { sum(Self::debt) } else { 0 };
+            status.with_holds(sum(Self::held), debt)
+        };
+        rest.iter().fold(*first, add)
     }
 
     /// What is left of a limit of which only the capacity is known, and the kind of its state.
@@ -125,7 +170,7 @@ impl Status {
     /// The same status of a limit of whose capacity so many units are held, and so many used beyond it.
     #[must_use]
     pub fn with_holds(self, held: u64, debt: u64) -> Self {
-        let held = units(held.min(self.limit())) << 2 | self.held & (ALLOWED | HOLDS_FULL);
+        let held = units(held.min(self.limit())).min(UNITS) << 2 | self.held & (ALLOWED | HOLDS_FULL);
         match debt {
             0 => Self { held, ..self },
             _ => Self { held, remaining: units(debt), units: self.units | IN_DEBT, ..self },
@@ -164,8 +209,9 @@ impl Status {
         if debt > 0 {
             return Self { remaining: units(debt), units: units_left | IN_DEBT, ..self };
         }
-        let remaining = units(self.remaining() + given - self.debt()).min(self.limit);
-        let reset_after = if given > 0 && remaining == self.limit { 0 } else { self.reset_after };
+        let capacity = units(self.limit());
+        let remaining = units(self.remaining() + given - self.debt()).min(capacity);
+        let reset_after = if given > 0 && remaining == capacity { 0 } else { self.reset_after };
         Self { remaining, reset_after, units: units_left, ..self }
     }
 
@@ -182,7 +228,7 @@ impl Status {
         let (held, retry_after) = if allowed { (self.held | ALLOWED, 0) } else { (self.held, self.retry_after) };
         // What is owed is not paid by what was taken in advance.
         let remaining = match self.debt() {
-            0 => units(self.remaining() + more).min(self.limit),
+            0 => units(self.remaining() + more).min(units(self.limit())),
             _ => self.remaining,
         };
         Self { held, remaining, retry_after, ..self }
@@ -211,6 +257,17 @@ impl Status {
         Self { retry_after, reset_after: self.reset_after.saturating_sub(passed), ..self }
     }
 
+    /// The wait until the check would fit, in microseconds.
+    pub(crate) fn waits(&self) -> u64 {
+        self.retry_after
+    }
+
+    /// The same numbers, allowed or not, and the wait of the cost that the check pays a part of.
+    #[must_use]
+    pub(crate) fn of_fund(self, allowed: bool, retry_after: u64) -> Self {
+        Self { held: self.held & !ALLOWED | u32::from(allowed), retry_after, ..self }
+    }
+
     /// The same numbers, denied.
     #[must_use]
     pub(crate) fn into_denied(self) -> Self {
@@ -225,7 +282,7 @@ impl Status {
 
     /// The status where no limit applies.
     pub(crate) fn unlimited() -> Self {
-        Self { retry_after: 0, reset_after: 0, limit: u32::MAX, remaining: u32::MAX, units: 0, held: ALLOWED }
+        Self { retry_after: 0, reset_after: 0, limit: NO_LIMIT, remaining: u32::MAX, units: 0, held: ALLOWED }
     }
 
     /// All that it says, for a store that saves it.
@@ -302,6 +359,8 @@ words! {
         OnlyReserved = "only_reserved",
         /// More limits apply than one call may have. The call is denied, and nothing was charged.
         TooMany = "too_many",
+        /// The call reserves, and nothing can be held of a policy with several payers. The call is denied, and nothing was charged.
+        NotHeld = "not_held",
         /// No limit applies.
         Unlimited = "unlimited",
     }
@@ -310,7 +369,10 @@ words! {
 impl Source {
     /// Whether no store and no limit was asked, so that the numbers of the status mean nothing.
     pub fn is_without_numbers(self) -> bool {
-        matches!(self, Self::OnErrorAllow | Self::OnErrorDeny | Self::Shed | Self::TooMany | Self::OnlyReserved)
+        matches!(
+            self,
+            Self::OnErrorAllow | Self::OnErrorDeny | Self::Shed | Self::TooMany | Self::NotHeld | Self::OnlyReserved
+        )
     }
 
     /// Whether a denial says nothing about the limit: the store could not answer, or this process was overloaded. Nobody
@@ -543,15 +605,22 @@ impl Decision {
         }
     }
 
-    /// The position of the binding check: the denied one with the longest wait, or else the one with the least left.
+    /// The position of the binding check: the denied one with the longest wait, or else the one with the least left. Of a cost with
+    /// several payers it is the first of them, and what is left is what they have together.
     pub fn binding_index(&self) -> usize {
-        let indexed = self.statuses().iter().enumerate();
-        indexed.max_by(|(_, a), (_, b)| a.tightness(b)).map_or(0, |(index, _)| index)
+        self.costs().max_by(|(_, a), (_, b)| a.tightness(b)).map_or(0, |(index, _)| index)
     }
 
-    /// The status of the binding check.
-    pub fn binding(&self) -> &Status {
-        &self.statuses()[self.binding_index()]
+    /// The status of the binding check: for a cost with several payers, that of all of them together.
+    pub fn binding(&self) -> Status {
+        let tightest = self.costs().max_by(|(_, a), (_, b)| a.tightness(b));
+        tightest.map_or_else(Status::unlimited, |(_, status)| status)
+    }
+
+    /// One status for each cost, with the position of its first check: several payers of one cost are taken together.
+    pub fn costs(&self) -> impl Iterator<Item = (usize, Status)> {
+        let statuses = self.statuses();
+        fund::each(statuses, Status::pays_rest).map(|fund| (fund.start, Status::of_payers(&statuses[fund])))
     }
 
     /// Where the answer came from.

@@ -56,7 +56,7 @@ impl Record {
     /// Records the answer to a call with a single check. With several checks, one that fits is not charged if another
     /// is denied, so such an answer does not describe its key.
     pub fn new(cost: Cost, decision: &Decision) -> Self {
-        Self::of(cost, decision, decision.binding())
+        Self::of(cost, decision, &decision.binding())
     }
 
     /// Records the answer to one check of a call.

@@ -7,6 +7,7 @@ mod local;
 mod matcher;
 mod on_error;
 mod pattern;
+mod payer;
 mod rules;
 mod set;
 mod stores;
@@ -25,11 +26,12 @@ pub use evaluation::Evaluation;
 pub use local::{Instances, Share, ShareError};
 pub use matcher::{CallerLimit, Description, Domain, Match, Matcher, Reason};
 pub use pattern::Pattern;
+pub use payer::Payer;
 pub use rules::{Rule, Want};
 pub use set::{PolicySet, PolicySetError};
 pub use stores::Stores;
 pub use subject::Subject;
-pub use verdict::{Outcome, Ruling, Verdict};
+pub use verdict::{Outcome, Paid, Ruling, Verdict};
 
 /// A named rule: its limit, whether it refuses, and what to answer when the store cannot.
 ///
@@ -48,6 +50,8 @@ pub struct Policy {
     domain: String,
     key_name: String,
     limit: Option<Limit>,
+    /// Further payers.
+    payers: Vec<Payer>,
     mode: Mode,
     on_error: OnError,
     share: Option<Share>,
@@ -73,6 +77,56 @@ pub enum PolicyError {
     /// The limit is invalid.
     #[error(transparent)]
     Limit(#[from] LimitError),
+    /// A payer has no name of its own.
+    #[error(
+        "policy `{policy}` has a payer named `{payer}`: give each payer a name of its own, without `/`, that is not that of the policy"
+    )]
+    PayerName {
+        /// The policy.
+        policy: String,
+        /// The payer.
+        payer: String,
+    },
+    /// The payers are too many.
+    #[error(
+        "policy `{policy}` has too many payers: its own limit and the further ones are at most {}",
+        Policy::MAX_PAYERS
+    )]
+    TooManyPayers {
+        /// The policy.
+        policy: String,
+    },
+    /// The policy never refuses, so nothing is left to pay.
+    #[error(
+        "policy `{policy}` never refuses, so its further payers would never pay: give it a limit, or leave them out"
+    )]
+    PayersOfUnlimited {
+        /// The policy.
+        policy: String,
+    },
+    /// A payer never pays, or all of them together hold more than a limit may.
+    #[error(
+        "the payers of policy `{policy}` have limits of at least 1, and together at most {}, units: leave out what never pays, or lower the others",
+        crate::Cost::MAX
+    )]
+    PayersCapacity {
+        /// The policy.
+        policy: String,
+    },
+    /// What is in flight is held, and nothing can be held of several payers.
+    #[error(
+        "policy `{policy}` has several payers, and one of them limits what is in flight: give that a policy of its own"
+    )]
+    PayersInFlight {
+        /// The policy.
+        policy: String,
+    },
+    /// Units would be taken in advance of one payer, and nobody could say of which.
+    #[error("policy `{policy}` has several payers, and so no `allotment`: leave out one of them")]
+    PayersInAdvance {
+        /// The policy.
+        policy: String,
+    },
     /// The policy is of another domain than the one it was put into.
     #[error("policy `{policy}` is of domain `{domain}`, not of `{expected}`")]
     OtherDomain {
@@ -110,6 +164,7 @@ impl Policy {
             domain,
             key_name,
             limit: None,
+            payers: Vec::new(),
             mode,
             on_error,
             share: None,

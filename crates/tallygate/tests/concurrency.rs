@@ -38,7 +38,7 @@ async fn acquire(limiter: &Limiter<MemoryStore>, checks: &[Check<'_>], ttl: Dura
 }
 
 async fn seen(limiter: &Limiter<MemoryStore>, check: Check<'_>) -> Status {
-    *limiter.peek(check).await.unwrap().binding()
+    limiter.peek(check).await.unwrap().binding()
 }
 
 #[test]

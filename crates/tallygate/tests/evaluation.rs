@@ -4,6 +4,7 @@ mod local; // what this process decides on its own, and how it follows the store
 mod now; // answers and refunds without waiting
 mod on_error; // what is answered when the store cannot
 mod partial; // a store that answers for some checks only
+mod payers; // policies with several payers
 mod properties; // random policies and calls against a model
 mod refunds; // refunds of a verdict
 mod requests; // calls with an id

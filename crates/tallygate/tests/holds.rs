@@ -41,7 +41,7 @@ async fn reserve(limiter: &Limiter<MemoryStore>, check: Check<'_>, cost: u64, se
 }
 
 async fn status(limiter: &Limiter<MemoryStore>, check: Check<'_>) -> Status {
-    *limiter.peek(check).await.unwrap().binding()
+    limiter.peek(check).await.unwrap().binding()
 }
 
 /// What is left, held and owed.

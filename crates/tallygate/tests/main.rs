@@ -9,6 +9,7 @@ mod conformance; // the properties that every store has
 mod counters; // sums, refusals, expiry
 mod deny_cache; // repeated denials are those that the store would give
 mod evaluation; // from a call under policies to its verdict
+mod funds; // costs with several payers
 mod fuzz; // inputs that a fuzzer found
 mod holds; // units reserved now and settled later
 mod layouts; // the bytes of stored states

@@ -6,6 +6,7 @@ use tallygate::call::Verb;
 use tallygate::request::Request;
 
 use super::{Part, Split, Terms};
+use crate::wire::all_at;
 
 impl Split {
     /// What a part of an earlier call has reserved, and the rest, must be one hold: looks for its id before anything is reserved.
@@ -25,7 +26,7 @@ impl Split {
     /// The answer if the id belongs to another call.
     pub(super) fn conflict(&self, parts: &[Option<Part>]) -> Option<Decision> {
         let now = parts.iter().flatten().filter(|part| part.conflicts).map(|part| part.decided_at).min()?;
-        let asked: Vec<_> = self.call.asked.iter().map(|asked| asked.at(now, self.call.verb)).collect();
+        let asked = all_at(&self.call.asked, now, self.call.verb);
         let conflict = Decision::of_conflict_over(asked.iter().map(|asked| &asked.limit), now);
         Some(conflict.with_granted(self.call.at_most.map(|_| 0)).into_split())
     }
@@ -48,6 +49,7 @@ impl Split {
     /// What a part is remembered by. Each has a memory of its own, so that it can be forgotten when it is given back.
     pub(super) fn request_of(&self, place: usize) -> Option<Box<Request>> {
         let request = self.call.request()?;
-        Some(Box::new(request.of_part(self.call.asked[place].key.as_bytes())))
+        let first = self.payers(place).start;
+        Some(Box::new(request.of_part(self.call.asked[first].key.as_bytes())))
     }
 }

@@ -263,7 +263,7 @@ pitfall! {
         later(clock, MINUTE);
         let _young = hold(limiter, tokens(&limit, "idle", 30), 10 * MINUTE).await.unwrap();
         limiter.settle_partial(&old, Units::Same(20)).await.unwrap();
-        let seen = *limiter.peek(tokens(&limit, "idle", 1)).await.unwrap().binding();
+        let seen = limiter.peek(tokens(&limit, "idle", 1)).await.unwrap().binding();
         assert_eq!((seen.held(), seen.remaining()), (70, 10), "20 are used");
         let query = HoldQuery::new().of_policy("tokens").unwrap().of_subject("idle").unwrap();
         let listed = listed(limiter, &query).await;

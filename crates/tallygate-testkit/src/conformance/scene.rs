@@ -75,13 +75,13 @@ impl<R: Rig> Scene<'_, R> {
     /// Charges `units` if they fit.
     pub(super) async fn check(&self, subject: &str, units: u64) -> Status {
         let decision = self.decide(subject, units, false).await.unwrap_or_else(|error| self.fail(error));
-        *decision.binding()
+        decision.binding()
     }
 
     /// Asks whether `units` would fit.
     pub(super) async fn peek(&self, subject: &str, units: u64) -> Status {
         let decision = self.decide(subject, units, true).await.unwrap_or_else(|error| self.fail(error));
-        *decision.binding()
+        decision.binding()
     }
 
     pub(super) async fn decide(&self, subject: &str, units: u64, peek: bool) -> Result<Decision, CheckError> {

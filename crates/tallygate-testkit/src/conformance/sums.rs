@@ -97,7 +97,7 @@ pub async fn all_or_none<R: Rig>(rig: &R, seed: u64, steps: usize) {
 async fn alone<R: Rig>(rig: &R, checks: &[Check<'_>]) -> Vec<Status> {
     let mut statuses = Vec::new();
     for check in checks {
-        statuses.push(*rig.limiter().peek(*check).await.expect("a peek").binding());
+        statuses.push(rig.limiter().peek(*check).await.expect("a peek").binding());
     }
     statuses
 }

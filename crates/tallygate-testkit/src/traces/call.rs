@@ -27,6 +27,8 @@ pub(super) struct Ask {
     pub(super) terms: Option<HoldTerms>,
     /// What the limit changes to, and when.
     pub(super) changes: Option<Changes>,
+    /// Whether it is a further payer of the cost of the one before it.
+    pub(super) pays_rest: bool,
 }
 
 #[derive(Debug, Clone)]
@@ -71,6 +73,7 @@ impl Ask {
         let key = Key::new(&self.policy, &self.subject).expect("short names");
         let check = Check::new(key, &self.limit).cost(self.cost).with_mode(self.mode).with_excess(self.excess);
         let check = check.with_charged_at(self.charged_at).with_holds(self.terms.as_ref());
+        let check = if self.pays_rest { check.paying_rest() } else { check };
         // Whether a cost is above the capacity is known to the store only, and a call may ask about another limit since.
         match self.changes.as_ref().filter(|changes| changes.first() == &self.limit) {
             Some(changes) => check.with_changes(Some(changes)),
@@ -140,7 +143,8 @@ impl Answer {
 impl fmt::Display for Ask {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { policy, subject, limit, cost, mode, excess, .. } = self;
-        write!(f, "{cost} of {policy}/{subject} ({limit}, {mode}, {excess})")?;
+        let rest = if self.pays_rest { "the rest of " } else { "" };
+        write!(f, "{rest}{cost} of {policy}/{subject} ({limit}, {mode}, {excess})")?;
         if let Some(changes) = &self.changes {
             write!(f, " {changes:?}")?;
         }

@@ -91,6 +91,7 @@ impl Chapter {
                     charged_at: None,
                     terms: None,
                     changes: None,
+                    pays_rest: false,
                 }
             })
         });
@@ -187,9 +188,12 @@ impl Chapter {
                         ask.excess = random.pick(Excess::ALL);
                     }
                 }
+                let funded = random.chance(50).then(|| self.fund(random, &mut asks));
                 match random.between(0, 9) {
                     0..=1 => call(Verb::Peek, asks),
                     2..=4 => up_to(random, asks),
+                    5 if funded.is_some() => call(Verb::Refund, asks),
+                    6 if funded.is_some() && random.chance(20) => call(Verb::Reset, asks),
                     _ => call(Verb::Check, asks),
                 }
             }
@@ -258,6 +262,7 @@ impl Chapter {
             charged_at: None,
             terms,
             changes,
+            pays_rest: false,
         }
     }
 
@@ -329,6 +334,28 @@ impl Chapter {
         held.attempt = attempt;
         let ending = Ending { hold: held.hold.clone(), resolve, attempt };
         Call { ending: Some(ending), ..call(Verb::Reserve, Vec::new()) }
+    }
+
+    /// Lets some of the limits pay one cost together: about what they have, less, or all that they could have, or one more.
+    fn fund(&self, random: &mut Random, asks: &mut [Ask]) {
+        let first = at(random, asks.len());
+        let fund = &mut asks[first..];
+        let left = |ask: &Ask| self.known(ask).remaining.unwrap_or(ask.limit.capacity());
+        let (has, could) =
+            fund.iter().map(|ask| (left(ask), ask.limit.capacity())).fold((0, 0), |a, b| (a.0 + b.0, a.1 + b.1));
+        let cost = match random.between(0, 9) {
+            0..=2 => fund[0].cost.get(),
+            3..=6 => (has + random.between(0, 2)).saturating_sub(1),
+            7..=8 => random.spread(1, could),
+            _ => could + random.between(0, 1),
+        };
+        let cost = Cost::new(cost.clamp(1, Limit::MAX_AMOUNT)).expect("in range");
+        let (mode, excess, charged_at) =
+            (fund[0].mode, fund[0].excess, self.known(&fund[0]).charged_at(random, self.time.now(), &fund[0].limit));
+        for (place, ask) in fund.iter_mut().enumerate() {
+            (ask.cost, ask.mode, ask.excess, ask.pays_rest) = (cost, mode, excess, place > 0);
+            ask.charged_at = charged_at.filter(|at| *at > 0).map(Timestamp::from_micros);
+        }
     }
 
     fn known(&self, ask: &Ask) -> Known {

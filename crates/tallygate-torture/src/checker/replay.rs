@@ -195,7 +195,7 @@ impl<'l> Model<'l> {
         let key = Key::new("replay", "key").expect("short");
         let checks = [Check::new(key, self.limit).cost(Cost::new(cost.max(1)).ok()?)];
         let decision = Call::new(verb, &checks).ok()?.ask_now(&self.store)?.ok()?;
-        Some(*decision.binding())
+        Some(decision.binding())
     }
 
     /// How many units fewer are left than expected.

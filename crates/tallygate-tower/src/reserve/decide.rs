@@ -46,7 +46,11 @@ impl<S: Holds + 'static> Limits<S> {
         let evaluation = self.settings.evaluate(request)?;
         let mut attempt = Attempt::new(evaluation, reserve, (reserve.estimate)(request.parts()));
         loop {
-            let Some(verdict) = attempt.question().decide_now(&self.stores) else {
+            let mut question = match attempt.question() {
+                Ok(question) => question,
+                Err(refused) => return Some(Eventually::Now(self.granted(&attempt, *refused))),
+            };
+            let Some(verdict) = question.decide_now(&self.stores) else {
                 let limits = Arc::clone(self);
                 return Some(Eventually::Later(Box::pin(async move { limits.reserve_later(attempt).await })));
             };
@@ -58,7 +62,10 @@ impl<S: Holds + 'static> Limits<S> {
 
     async fn reserve_later(self: Arc<Self>, mut attempt: Attempt) -> Granted<S> {
         loop {
-            let question = attempt.question();
+            let question = match attempt.question() {
+                Ok(question) => question,
+                Err(refused) => return self.granted(&attempt, *refused),
+            };
             // If the caller leaves before there is an answer, whatever was reserved is cancelled.
             let mut pending = Pending { store: Arc::clone(self.stores.shared()), hold: question.pending_hold() };
             let verdict = question.decide(&self.stores, None).await;
@@ -112,11 +119,13 @@ impl Attempt {
         rulings.iter().filter(|ruling| self.reserve.is_estimated(ruling.policy()))
     }
 
-    fn question(&self) -> Evaluation {
+    /// What to ask; or the denial, if nothing can be held of a policy that applies.
+    fn question(&self) -> Result<Evaluation, Box<Verdict>> {
         let cost = Cost::new(self.units).unwrap_or(Cost::ONE);
         let names = self.estimated(self.evaluation.rulings()).map(|ruling| ruling.policy().key_name().to_owned());
         let units: Vec<(String, Cost)> = names.map(|name| (name, cost)).collect();
-        self.evaluation.clone().reserve(self.reservation, &units).expect("no longer than all policies grant")
+        let reserving = self.evaluation.clone().reserve(self.reservation, &units);
+        reserving.map_err(|_| Box::new(self.evaluation.clone().refuse_to_hold()))
     }
 
     /// Whether to try again with what is left.

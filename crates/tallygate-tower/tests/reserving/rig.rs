@@ -98,7 +98,7 @@ impl<S: Holds + 'static> Rig<S> {
         for (place, (limit, subject, policy)) in self.limits.iter().enumerate() {
             let subject = subject.lock().unwrap().clone();
             let check = Check::new(Key::new(policy, &subject).unwrap(), limit);
-            let status = *self.limiter.peek(check).await.unwrap().binding();
+            let status = self.limiter.peek(check).await.unwrap().binding();
             left[place] = [status.remaining(), status.held(), status.debt()];
         }
         left

@@ -84,7 +84,8 @@ impl State for SlidingLog {
 
     fn fits(&self, limit: &Limit, now: u64, _owed: u64) -> bool {
         let n = limit.numbers();
-        n.window == self.limit.numbers().window && self.held(now) <= now + n.full
+        // A log of which everything was given back has no window.
+        self.calls.is_empty() || n.window == self.limit.numbers().window && self.held(now) <= now + n.full
     }
 
     fn adopt(&mut self, limit: &Limit, now: u64, owed: u64) {
@@ -106,6 +107,9 @@ impl State for SlidingLog {
     }
 
     fn charge(&mut self, limit: &Limit, now: u64, cost: u64) {
+        if self.calls.is_empty() && self.limit != *limit {
+            self.limit = limit.clone();
+        }
         let mut held = self.held(now);
         let (newest_before, before) = self.newest().map_or((0, 0), |newest| (newest.before, newest.sum));
         if before < newest_before {

@@ -61,7 +61,7 @@ pub fn replay(limit: &Limit, records: &[Record], step_back: Duration) -> Vec<Mis
         clock.set(record.decided_at);
         let check = [Check::new(key, limit).cost(Cost::new(record.cost).ok()?)];
         let decision = Call::new(Verb::Check, &check).ok()?.ask_now(store)?.ok()?;
-        Some(*decision.binding())
+        Some(decision.binding())
     };
     let mut wrong = Vec::new();
     while let Some(&first) = pending.front() {

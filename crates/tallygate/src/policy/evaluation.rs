@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::local::Local;
-use super::verdict::{Repeating, Reserving, outcome};
+use super::verdict::{Paid, Repeating, Reserving, outcome};
 use super::{
     Action, Ask, CallerLimit, Descriptor, Domain, Excess, Match, Mode, OnError, Outcome, Policy, Ruling, Stores,
     Subject, Verdict,
@@ -17,6 +17,7 @@ use crate::decision::{Decision, Source, Status};
 use crate::few::Few;
 use crate::hold::{Hold, HoldTerms, Reservation, is_named};
 use crate::key::Key;
+use crate::limit::Limit;
 use crate::request::RequestId;
 use crate::store::{Store, StoreError};
 
@@ -87,7 +88,7 @@ impl Policy {
     /// an allowed call. `None` means that nothing was charged and the request still has to be evaluated.
     #[inline(always)]
     pub fn check_now<S: Store>(&self, store: &S, subject: &Subject, cost: Cost) -> Option<Status> {
-        let plain = self.mode() == Mode::Enforce && self.excess() == Excess::Refuse;
+        let plain = self.mode() == Mode::Enforce && self.excess() == Excess::Refuse && self.payers().is_empty();
         let key = Key::new(self.key_name(), subject).expect("a policy and a subject make a key");
         let check = Check::new(key, self.limit().filter(|_| plain)?).cost(cost);
         let call = Call::of_one(Verb::Check, std::slice::from_ref(&check))?;
@@ -145,6 +146,9 @@ impl Evaluation {
     /// If a policy does not grant so long a hold.
     pub fn reserve(mut self, mut reservation: Reservation, units: &[(String, Cost)]) -> Result<Self, InvalidCheck> {
         for ruling in self.verdict.rulings.iter_mut().filter(|ruling| ruling.action.verb == Verb::Check) {
+            if !ruling.further().is_empty() {
+                return Err(InvalidCheck::HoldOverPayers { policy: ruling.policy.name().to_owned() });
+            }
             let terms = ruling.policy.holds().unwrap_or(&HoldTerms::DEFAULT);
             reservation = reservation.within(terms.max_life());
             let (ttl, longest) = (reservation.ttl(), terms.longest());
@@ -157,6 +161,18 @@ impl Evaluation {
         }
         self.verdict.reserving = Some(Box::new(Reserving { reservation, hold: None }));
         Ok(self)
+    }
+
+    /// Denies the call without a store, for callers that must answer where [`reserve`](Self::reserve) is an error: nothing can be held of
+    /// one of the policies, and nothing is charged.
+    #[must_use]
+    pub fn refuse_to_hold(mut self) -> Verdict {
+        for ruling in self.verdict.rulings.iter_mut() {
+            if let Some(limit) = ruling.limit().cloned() {
+                (ruling.status, ruling.source) = (Status::never(&limit), Source::NotHeld);
+            }
+        }
+        self.verdict
     }
 
     /// Lets the call be repeated: the same call under the same id is answered as before, and not charged again. See
@@ -258,20 +274,23 @@ impl Evaluation {
         let asked = |ruling: &Ruling| ruling.action.verb == verb && ruling.source == Source::Unlimited;
         if verb.effect() == Effect::GivesBack {
             let mut members = self.verdict.members(asked, 0);
-            self.phase.verb += usize::from(members.len() <= Call::MAX_CHECKS);
-            members.truncate(Call::MAX_CHECKS);
+            let fit = self.verdict.within_a_call(&members);
+            self.phase.verb += usize::from(members.len() == fit);
+            members.truncate(fit);
             return members;
         }
         let decides = |ruling: &Ruling| ruling.mode() != Mode::Shadow && asked(ruling);
         let mut members = self.verdict.members(decides, 0);
-        let Some(room) = Call::MAX_CHECKS.checked_sub(members.len()) else {
+        if self.verdict.within_a_call(&members) < members.len() {
             self.verdict.refuse_all(verb);
             return Vec::new();
-        };
+        }
         let shadows = self.verdict.members(|ruling| ruling.mode() == Mode::Shadow && asked(ruling), from.unwrap_or(0));
-        let left_out = shadows.get(room).copied();
+        let decide = members.len();
+        members.extend(&shadows);
+        members.truncate(self.verdict.within_a_call(&members));
+        let left_out = shadows.get(members.len() - decide).copied();
         self.phase = Phase { verb: place + usize::from(left_out.is_none()), shadows: left_out };
-        members.extend(shadows.into_iter().take(room));
         members
     }
 }
@@ -283,7 +302,12 @@ impl Verdict {
         for &verb in Verb::ALL.iter().filter(|verb| verb.effect() == Effect::GivesBack) {
             let members = self.members(|ruling| ruling.action.verb == verb, 0);
             let step = |members: &[usize]| Step { verb, members: Few::Many(members.to_vec()), denied: false };
-            steps.extend(members.chunks(Call::MAX_CHECKS).map(step));
+            let mut rest = &members[..];
+            while !rest.is_empty() {
+                let (members, later) = rest.split_at(self.within_a_call(rest));
+                steps.push(step(members));
+                rest = later;
+            }
         }
         let checks: Vec<Few<Check<'_>>> = steps.iter().map(|step| self.checks(step)).collect();
         let calls = steps.iter().zip(&checks).map(|(step, checks)| Call::of_distinct(step.verb, checks).by(deadline));
@@ -292,6 +316,16 @@ impl Verdict {
         for (step, answer) in steps.iter().zip(answers) {
             self.record(step, answer, &stores.local, true);
         }
+    }
+
+    /// How many of the first of these rulings have room in one call: each has a state, or one for each payer.
+    fn within_a_call(&self, members: &[usize]) -> usize {
+        let mut states = 0;
+        let fits = |&&member: &&usize| {
+            states += self.rulings[member].width();
+            states <= Call::MAX_CHECKS
+        };
+        members.iter().take_while(fits).count()
     }
 
     /// More policies apply than one call may have. A denial, because an error would let the request pass some proxies.
@@ -330,11 +364,10 @@ impl Verdict {
     }
 
     #[inline]
-    pub(super) fn checks(&self, step: &Step) -> Few<Check<'_>> {
+    pub(super) fn checks<'c>(&'c self, step: &Step) -> Few<Check<'c>> {
         let quota_passed = self.quota_passed();
-        step.members.map_ref(|&member| {
+        let check = |member: usize, check: Check<'c>| {
             let ruling = &self.rulings[member];
-            let check = ruling.check().expect("only limits are asked about");
             let cost = self.cost(step.verb, member);
             // One quota is enough: the others are charged where they fit, and decide nothing.
             let mode = if quota_passed && ruling.mode() == Mode::Quota { Mode::Shadow } else { ruling.mode() };
@@ -342,10 +375,19 @@ impl Verdict {
             let check = check.with_fails_closed(ruling.policy.on_error() == OnError::Deny);
             match step.verb {
                 Verb::Reserve => check.within_holds(),
-                verb if verb.decides() => check.within_capacity(),
+                // Which limit applies is known to the store only.
+                verb if verb.decides() && !ruling.is_changing() => {
+                    ruling.capacity().map_or(check, |capacity| check.within(capacity))
+                }
                 _ => check,
             }
-        })
+        };
+        if step.members.iter().all(|&member| self.rulings[member].width() == 1) {
+            let only = |member: usize| self.rulings[member].check().expect("only limits are asked about");
+            return step.members.map_ref(|&member| check(member, only(member)));
+        }
+        let checks = step.members.iter().flat_map(|&member| self.rulings[member].checks().map(move |of| (member, of)));
+        Few::Many(checks.map(|(member, of)| check(member, of)).collect())
     }
 
     /// What a ruling costs: the most that any ruling of the same state does.
@@ -376,20 +418,28 @@ impl Verdict {
                 // What was charged before was followed before.
                 let follows = follows && !decision.replayed() && !decision.conflicts();
                 self.grant(&decision);
-                for (at, &member) in step.members.iter().enumerate() {
-                    if decision.failure(at).is_none() {
-                        let cost = self.cost(step.verb, member);
-                        let (ruling, status) = (&mut self.rulings[member], decision.statuses()[at]);
-                        if follows {
-                            local.follow(step.verb, ruling, &status);
-                        }
-                        ruling.answered(status, decision.source(), decided_at, cost);
+                let mut at = 0;
+                let mut failed: Vec<(usize, &StoreError)> = Vec::new();
+                for &member in step.members.iter() {
+                    let places = at..at + self.rulings[member].width();
+                    at = places.end;
+                    // No payer answers for the others.
+                    if let Some(error) = places.clone().find_map(|place| decision.failure(place)) {
+                        failed.push((member, error));
+                        continue;
+                    }
+                    let cost = self.cost(step.verb, member);
+                    let (ruling, statuses) = (&mut self.rulings[member], &decision.statuses()[places]);
+                    if follows {
+                        local.follow(step.verb, ruling, statuses);
+                    }
+                    match statuses {
+                        [status] => ruling.answered(*status, decision.source(), decided_at, cost),
+                        _ => ruling.answered_by_payers(statuses, decision.source(), decided_at, cost),
                     }
                 }
-                if decision.is_partial() {
-                    let failed = |(at, &member)| Some((member, decision.failure(at)?));
-                    let (members, errors): (Vec<usize>, Vec<_>) =
-                        step.members.iter().enumerate().filter_map(failed).unzip();
+                if !failed.is_empty() {
+                    let (members, errors): (Vec<usize>, Vec<_>) = failed.into_iter().unzip();
                     self.fall_back(&Step { members: Few::Many(members), ..*step }, &errors, local);
                 }
             }
@@ -414,6 +464,7 @@ impl Verdict {
             for other in self.rulings.iter_mut().filter(same) {
                 (other.status, other.source, other.decided_at) = (known.status, known.source, known.decided_at);
                 other.settle_limit();
+                other.paid.clone_from(&known.paid);
                 if known.source == Source::OnErrorLocal {
                     other.limit.clone_from(&known.limit);
                 }
@@ -427,7 +478,20 @@ impl Ruling {
     fn new(found: Match, action: Action) -> Self {
         let Match { policy, descriptor, subject, limit } = found;
         let (status, source) = (Status::unlimited(), Source::Unlimited);
-        Self { policy, descriptor, subject, limit, action, status, source, decided_at: None }
+        Self { policy, descriptor, subject, limit, action, status, paid: None, source, decided_at: None }
+    }
+
+    /// The same for several payers.
+    fn answered_by_payers(&mut self, paid: &[Status], source: Source, decided_at: Option<Timestamp>, cost: Cost) {
+        self.answered(Status::of_payers(paid), source, decided_at, cost);
+        let limits: Vec<Limit> = self.checks().map(|check| check.limit.clone()).collect();
+        self.paid_by(paid, &limits);
+    }
+
+    /// Keeps what each payer answered, if there are several.
+    pub(super) fn paid_by(&mut self, paid: &[Status], limits: &[Limit]) {
+        let paid = || paid.iter().zip(limits).map(|(status, limit)| Paid { limit: limit.clone(), status: *status });
+        self.paid = (limits.len() > 1).then(|| paid().collect());
     }
 
     /// Of a limit that changes, keeps what was in force when the store decided.
@@ -444,7 +508,7 @@ impl Ruling {
     pub(super) fn answered(&mut self, status: Status, source: Source, decided_at: Option<Timestamp>, cost: Cost) {
         (self.status, self.source, self.decided_at) = (status, source, decided_at);
         self.settle_limit();
-        let Some((amount, capacity)) = self.limit().map(|limit| (limit.amount(), limit.capacity())) else { return };
+        let Some((amount, capacity)) = self.limit().map(Limit::amount).zip(self.capacity()) else { return };
         if cost.get() > capacity && self.action.verb.decides() {
             self.source = match (amount, self.policy.excess()) {
                 (0, _) => Source::ZeroLimit,

@@ -5,7 +5,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use super::{OnError, Ruling};
+use super::{OnError, Policy, Ruling};
 use crate::call::Verb;
 use crate::check::{Check, Cost};
 use crate::decision::Status;
@@ -93,40 +93,42 @@ impl Default for Local {
 }
 
 impl Local {
-    /// The part of the limit of a ruling that this process may admit on its own.
-    pub(super) fn share_of(&self, ruling: &Ruling) -> Option<Limit> {
-        let limit = ruling.limit()?;
-        Some(match ruling.policy.share() {
+    /// The part of a limit of a policy that this process may admit on its own.
+    pub(super) fn share_of(&self, policy: &Policy, limit: &Limit) -> Limit {
+        match policy.share() {
             Some(Share(percent)) => limit.share(u32::from(percent), 100),
             None => limit.share(1, self.instances.get()),
-        })
+        }
     }
 
-    /// Follows what the shared store answered to a ruling: `status`.
+    /// Follows what the shared store answered to a ruling: one status for each payer.
     #[inline]
-    pub(super) fn follow(&self, verb: Verb, ruling: &Ruling, status: &Status) {
+    pub(super) fn follow(&self, verb: Verb, ruling: &Ruling, statuses: &[Status]) {
         if ruling.policy.on_error() != OnError::Local {
             return;
         }
-        let (Some(share), Some(check)) = (self.share_of(ruling), ruling.check()) else { return };
-        let check = check.under(&share);
-        if share.amount() == 0 {
-            return;
-        }
-        match verb {
-            Verb::Check | Verb::Reserve => self.store.follow(&check, status.units(), status.remaining()),
-            Verb::Refund => self.give_back(check, status.units()),
-            Verb::Reset => self.store.follow_reset(&check),
-            Verb::Peek => {}
+        for (check, status) in ruling.checks().zip(statuses) {
+            let share = self.share_of(&ruling.policy, check.limit);
+            let check = check.under(&share);
+            if share.amount() == 0 {
+                continue;
+            }
+            match verb {
+                Verb::Check | Verb::Reserve => self.store.follow(&check, status.units(), status.remaining()),
+                Verb::Refund => self.give_back(check, status.units()),
+                Verb::Reset => self.store.follow_reset(&check),
+                Verb::Peek => {}
+            }
         }
     }
 
-    /// Follows a refund of `units` that a ruling was charged.
-    pub(super) fn follow_refund(&self, ruling: &Ruling, units: u64) {
+    /// Follows a refund of `units` that a payer of a ruling was charged.
+    pub(super) fn follow_refund(&self, ruling: &Ruling, payer: usize, units: u64) {
         if ruling.policy.on_error() == OnError::Local
-            && let (Some(share), Some(receipt)) = (self.share_of(ruling), ruling.receipt())
+            && let Some(check) = ruling.checks().nth(payer)
         {
-            self.give_back(receipt.check().under(&share), units);
+            let share = self.share_of(&ruling.policy, check.limit);
+            self.give_back(check.with_charged_at(ruling.decided_at).under(&share), units);
         }
     }
 

@@ -4,9 +4,10 @@ use std::time::Instant;
 
 use super::evaluation::Step;
 use super::local::Local;
+use super::verdict::Charged;
 use super::{CallerLimit, OnError, Stores, Verdict};
-use crate::call::{Call, Verb};
-use crate::check::{Check, Cost};
+use crate::call::{Call, Verb, fund};
+use crate::check::Check;
 use crate::decision::{Source, Status};
 use crate::few::Few;
 use crate::limit::Limit;
@@ -49,28 +50,42 @@ impl Verdict {
         // What is denied already, whether by a limit or by all quotas, takes nothing from a share.
         self.spread(step);
         let denied = self.denied();
-        let shares: Vec<Option<Limit>> = locals.iter().map(|&member| local.share_of(&self.rulings[member])).collect();
+        let shares_of = |&member: &usize| {
+            let ruling = &self.rulings[member];
+            ruling.checks().map(|check| local.share_of(&ruling.policy, check.limit)).collect::<Vec<_>>()
+        };
+        let shares: Vec<Limit> = locals.iter().flat_map(shares_of).collect();
         let step = Step { verb: step.verb, members: Few::Many(locals), denied };
         let checks = self.checks(&step);
-        let shared = checks.iter().zip(&shares);
-        let shared = shared.map(|(check, share)| check.under(share.as_ref().unwrap_or(check.limit)).within_capacity());
-        let checks: Vec<Check<'_>> = shared.collect();
+        let mut checks: Vec<Check<'_>> = checks.iter().zip(&shares).map(|(check, share)| check.under(share)).collect();
+        for range in fund::each(&checks.clone(), Check::pays_rest) {
+            let capacity = fund::capacity(&checks[range.clone()]);
+            checks[range].iter_mut().for_each(|check| *check = check.within(capacity));
+        }
         let at_most = self.at_most.filter(|_| step.verb == Verb::Check);
         // A share is charged at once: nothing of it is held.
         let verb = if step.verb == Verb::Reserve { Verb::Check } else { step.verb };
         let answer = Call::of_distinct(verb, &checks).denied(denied).at_most(at_most).ask_now(&*local.store);
         let Some(Ok(decision)) = answer else { return };
         self.grant(&decision);
-        for ((&member, status), share) in step.members.iter().zip(decision.statuses()).zip(shares) {
+        let (mut statuses, mut shares) = (decision.statuses(), shares.into_iter());
+        for &member in step.members.iter() {
             let cost = self.cost(step.verb, member);
             let ruling = &mut self.rulings[member];
+            let (own, rest) = statuses.split_at(ruling.width());
+            statuses = rest;
+            let limits: Vec<Limit> = shares.by_ref().take(own.len()).collect();
             // More than the share, but not more than the limit, fits once the store is back.
-            let fits = ruling.limit().is_some_and(|limit| cost.get() <= limit.capacity());
-            let waits = fits && status.retry_after().is_none();
-            let status = if waits { status.with_retry_after(1_000_000) } else { *status };
-            ruling.answered(status, Source::OnErrorLocal, decision.decided_at(), cost);
+            let fits = ruling.capacity().is_some_and(|capacity| cost.get() <= capacity);
+            let waits = |status: &Status| match fits && status.retry_after().is_none() {
+                true => status.with_retry_after(1_000_000),
+                false => *status,
+            };
+            let own: Vec<Status> = own.iter().map(waits).collect();
+            ruling.answered(Status::of_payers(&own), Source::OnErrorLocal, decision.decided_at(), cost);
             if ruling.source == Source::OnErrorLocal {
-                ruling.limit = share.map_or(CallerLimit::Unlimited, CallerLimit::Override);
+                ruling.paid_by(&own, &limits);
+                ruling.limit = limits.into_iter().next().map_or(CallerLimit::Unlimited, CallerLimit::Override);
             }
         }
     }
@@ -89,23 +104,15 @@ impl Verdict {
             true => 0,
             false => self.granted().unwrap_or(u64::MAX),
         };
-        let excess = |&member: &usize| {
-            let ruling = &self.rulings[member];
-            let excess = ruling.charged().saturating_sub(kept);
-            Some((member, Cost::new(excess).ok().filter(|_| ruling.source == Source::Store)?))
-        };
-        let (places, excess): (Vec<usize>, Vec<Cost>) = step.members.iter().filter_map(excess).unzip();
-        if places.is_empty() {
+        let members = step.members.iter().filter(|&&member| self.rulings[member].source == Source::Store);
+        let excess = |&member: &usize| self.charged_of(member, self.rulings[member].charged().saturating_sub(kept));
+        let excess: Vec<Charged> = members.flat_map(excess).collect();
+        if excess.is_empty() {
             return;
         }
-        let receipts = self.receipts(&places);
-        let receipts: Vec<Check<'_>> =
-            receipts.into_iter().zip(excess).map(|(check, units)| check.cost(units)).collect();
+        let receipts = self.receipts(&excess);
         let given =
             Call::of_distinct(Verb::Refund, &receipts).by(deadline).forgetting(request).ask(&stores.shared).await;
-        for (&at, status) in given.iter().flat_map(|given| places.iter().zip(given.statuses())) {
-            stores.local.follow_refund(&self.rulings[at], status.units());
-        }
-        self.refunded(&places, given);
+        self.refunded(&excess, given, Some(&stores.local));
     }
 }

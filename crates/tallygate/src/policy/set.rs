@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use super::{Descriptor, Domain, Policy, Reason};
+use super::{Descriptor, Domain, Policy, Reason, name_within_domain};
 
 /// All policies, by domain. Immutable: a reload creates a new set.
 #[derive(Debug, Clone, Default)]
@@ -20,6 +20,16 @@ pub enum PolicySetError {
     /// Two domains have the same name.
     #[error("there are two domains named `{0}`: merge them, or rename one")]
     SameDomain(String),
+    /// A payer and another policy would share their counts.
+    #[error(
+        "domain `{domain}` has a policy named `{policy}`, and so are the counts of a payer of another: rename one of them"
+    )]
+    SamePayer {
+        /// The domain.
+        domain: String,
+        /// The policy.
+        policy: String,
+    },
     /// Two policies have the same name.
     #[error("domain `{domain}` has two policies named `{policy}`: rename one, because they would share their counts")]
     SamePolicy {
@@ -42,6 +52,12 @@ impl PolicySet {
             if let Some(twice) = domain.policies().iter().find(|policy| !names.insert(policy.name())) {
                 let (domain, policy) = (domain.name().to_owned(), twice.name().to_owned());
                 return Err(PolicySetError::SamePolicy { domain, policy });
+            }
+            let mut keys: HashSet<&str> = domain.policies().iter().map(|policy| policy.key_name()).collect();
+            let mut payers = domain.policies().iter().flat_map(|policy| policy.payers());
+            if let Some(payer) = payers.find(|payer| !keys.insert(payer.key_name())) {
+                let (domain, policy) = (domain.name().to_owned(), name_within_domain(payer.key_name()).to_owned());
+                return Err(PolicySetError::SamePayer { domain, policy });
             }
         }
         Ok(Self { domains, places })
@@ -92,6 +108,17 @@ mod tests {
         for (policies, twice) in [(["p", "p"], "p"), (["p", "requested"], "requested")] {
             assert!(set(vec![domain("a", &policies)]).unwrap_err().contains(&format!("two policies named `{twice}`")));
         }
+    }
+
+    #[test]
+    fn a_payer_is_not_counted_with_another_policy() {
+        let policy = |name: &str| Policy::new(name, "a", "5/s").unwrap();
+        let paid = policy("p").with_payers([crate::policy::Payer::new("q", "1/s").unwrap()]).unwrap();
+        let set = |policies: [Policy; 2]| {
+            PolicySet::new(vec![Domain::new("a", policies.map(|policy| (policy, Rule::new()))).unwrap()]).map(drop)
+        };
+        assert_eq!(set([paid.clone(), policy("q")]), Ok(()));
+        assert!(set([paid, policy("p/q")]).unwrap_err().to_string().contains("a policy named `p/q`"));
     }
 
     #[test]

@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use super::{Action, CallerLimit, Mode, Policy, Stores, Subject};
+use super::local::Local;
+use super::{Action, CallerLimit, Mode, Payer, Policy, Stores, Subject};
+use crate::algorithm::Algorithm;
 use crate::call::{Call, Effect, Verb};
 use crate::check::{Check, Cost, Receipt};
 use crate::clock::Timestamp;
@@ -69,9 +71,38 @@ pub struct Ruling {
     pub(super) limit: CallerLimit,
     pub(super) action: Action,
     pub(super) status: Status,
+    /// What each payer answered, if there are several. Boxed, as it is rare.
+    pub(super) paid: Option<Box<[Paid]>>,
     pub(super) source: Source,
     /// When it was decided, on the clock of the store that decided it.
     pub(super) decided_at: Option<Timestamp>,
+}
+
+/// What one of several payers of a policy answered.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Paid {
+    pub(super) limit: Limit,
+    pub(super) status: Status,
+}
+
+impl Paid {
+    /// The limit that applied.
+    pub fn limit(&self) -> &Limit {
+        &self.limit
+    }
+
+    /// Its own numbers: what it has left, and by [`Status::units`] what it has paid. All payers of a policy are allowed, or none is.
+    pub fn status(&self) -> &Status {
+        &self.status
+    }
+}
+
+/// A state that was charged: the position of the ruling, and which of its payers it is.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Charged {
+    pub(super) ruling: usize,
+    pub(super) payer: usize,
+    pub(super) units: Cost,
 }
 
 /// The outcome of rulings together.
@@ -169,15 +200,12 @@ impl Verdict {
         let (local, shared) = self.charged();
         // Before the first await, after which the future may be dropped.
         self.refund_now_from(&local, &*stores.local.store);
-        let chunks: Vec<&[usize]> = shared.chunks(Call::MAX_CHECKS).collect();
-        let receipts: Vec<_> = chunks.iter().map(|places| self.receipts(places)).collect();
+        let chunks: Vec<&[Charged]> = shared.chunks(Call::MAX_CHECKS).collect();
+        let receipts: Vec<_> = chunks.iter().map(|charged| self.receipts(charged)).collect();
         let calls: Vec<_> = receipts.iter().map(|receipts| Call::of_distinct(Verb::Refund, receipts)).collect();
         let answers = Call::ask_all(&calls, &stores.shared).await;
         for (places, given) in chunks.into_iter().zip(answers) {
-            for (&at, status) in given.iter().flat_map(|given| places.iter().zip(given.statuses())) {
-                stores.local.follow_refund(&self.rulings[at], status.units());
-            }
-            self.refunded(places, given);
+            self.refunded(places, given, Some(&stores.local));
         }
         self
     }
@@ -189,19 +217,33 @@ impl Verdict {
         self.refund_now_from(&shared, &stores.shared) && self.refund_now_from(&local, &*stores.local.store)
     }
 
-    fn refund_now_from<S: Store>(&mut self, places: &[usize], store: &S) -> bool {
-        for places in places.chunks(Call::MAX_CHECKS) {
-            let receipts = self.receipts(places);
+    fn refund_now_from<S: Store>(&mut self, charged: &[Charged], store: &S) -> bool {
+        for charged in charged.chunks(Call::MAX_CHECKS) {
+            let receipts = self.receipts(charged);
             let Some(given) = Call::of_distinct(Verb::Refund, &receipts).ask_now(store) else { return false };
-            self.refunded(places, given);
+            self.refunded(charged, given, None);
         }
         true
     }
 
-    /// The rulings whose units were charged, one per state: by the local store, and by the shared one.
-    fn charged(&self) -> (Vec<usize>, Vec<usize>) {
+    /// What was charged: by the local store, and by the shared one.
+    fn charged(&self) -> (Vec<Charged>, Vec<Charged>) {
         let charged = self.members(|ruling| ruling.charged() > 0, 0);
-        charged.into_iter().partition(|&at| self.rulings[at].source == Source::OnErrorLocal)
+        let charged = charged.into_iter().flat_map(|at| self.charged_of(at, u64::MAX));
+        charged.partition(|charged| self.rulings[charged.ruling].source == Source::OnErrorLocal)
+    }
+
+    /// What each payer of a ruling was charged, of the last `units` of it.
+    pub(super) fn charged_of(&self, ruling: usize, units: u64) -> Vec<Charged> {
+        let known = &self.rulings[ruling];
+        let mut left = units.min(known.charged());
+        let mut charged = Vec::new();
+        for payer in (0..known.width()).rev() {
+            let paid = known.status_of(payer).units().min(left);
+            left -= paid;
+            charged.extend(Cost::new(paid).ok().map(|units| Charged { ruling, payer, units }));
+        }
+        charged
     }
 
     /// The first ruling of each state.
@@ -210,19 +252,31 @@ impl Verdict {
         (0..rulings.len()).filter(|&at| !rulings[..at].iter().any(|other| other.is_same_state(&rulings[at])))
     }
 
-    pub(super) fn receipts(&self, places: &[usize]) -> Vec<Check<'_>> {
-        let receipts = places.iter().filter_map(|&at| self.rulings[at].receipt());
-        receipts.map(|receipt| receipt.check()).collect()
+    pub(super) fn receipts(&self, charged: &[Charged]) -> Vec<Check<'_>> {
+        let receipt = |&Charged { ruling, payer, units }: &Charged| {
+            let known = &self.rulings[ruling];
+            let check = known.checks().nth(payer).expect("a payer that was charged");
+            Receipt::new(check, units, known.decided_at).check()
+        };
+        charged.iter().map(receipt).collect()
     }
 
-    pub(super) fn refunded(&mut self, places: &[usize], given: Result<Decision, StoreError>) {
+    /// Records what was given back. The local store `follows` what another has given.
+    pub(super) fn refunded(
+        &mut self,
+        charged: &[Charged],
+        given: Result<Decision, StoreError>,
+        follows: Option<&Local>,
+    ) {
         let Ok(given) = given else { return };
-        for (&at, status) in places.iter().zip(given.statuses()) {
-            let known = self.rulings[at].clone();
-            let charged =
-                |ruling: &&mut Ruling| ruling.action.verb == known.action.verb && ruling.is_same_state(&known);
-            for ruling in self.rulings.iter_mut().filter(charged) {
-                ruling.status = ruling.status.with_refund(status.units());
+        for (&Charged { ruling, payer, .. }, status) in charged.iter().zip(given.statuses()) {
+            let known = self.rulings[ruling].clone();
+            if let Some(local) = follows {
+                local.follow_refund(&known, payer, status.units());
+            }
+            let same = |ruling: &&mut Ruling| ruling.action.verb == known.action.verb && ruling.is_same_state(&known);
+            for ruling in self.rulings.iter_mut().filter(same) {
+                ruling.given_back(payer, status.units());
             }
         }
     }
@@ -306,9 +360,71 @@ impl Ruling {
         if self.action.verb == Verb::Refund { self.status.units() } else { 0 }
     }
 
-    /// The receipt of what was charged, if anything was.
-    pub fn receipt(&self) -> Option<Receipt<'_>> {
-        Some(Receipt::new(self.check()?, Cost::new(self.charged()).ok()?, self.decided_at))
+    /// What each payer answered, in order, with its name: the first is the limit of the policy, and has its name. Empty if the policy
+    /// has no further payers, or they were not asked: then all is in [`status`](Self::status).
+    pub fn payers(&self) -> impl ExactSizeIterator<Item = (&str, &Paid)> {
+        let name = |(at, paid)| match at {
+            0 => (self.policy.name(), paid),
+            _ => (self.policy.payers()[at - 1].name(), paid),
+        };
+        self.paid.as_deref().unwrap_or_default().iter().enumerate().map(name)
+    }
+
+    /// How many states it is about: one, or one for each payer.
+    #[inline]
+    pub(super) fn width(&self) -> usize {
+        1 + self.further().len()
+    }
+
+    /// The further payers that apply to the caller. One that is blocked has none.
+    #[inline]
+    pub(super) fn further(&self) -> &[Payer] {
+        match self.policy.payers() {
+            [] => &[],
+            payers => match self.limit() {
+                Some(limit) if limit.amount() > 0 && limit.algorithm() != Algorithm::Concurrency => payers,
+                _ => &[],
+            },
+        }
+    }
+
+    /// Whether the store picks the limit.
+    pub(super) fn is_changing(&self) -> bool {
+        matches!(self.limit, CallerLimit::Changing(..))
+    }
+
+    /// The most units that can be had at once, if a limit applies.
+    pub(super) fn capacity(&self) -> Option<u64> {
+        let further: u64 = match &self.paid {
+            Some(paid) => paid.iter().skip(1).map(|paid| paid.limit.capacity()).sum(),
+            None => self.further().iter().map(|payer| payer.limit().capacity()).sum(),
+        };
+        Some(self.limit()?.capacity() + further)
+    }
+
+    fn status_of(&self, payer: usize) -> &Status {
+        self.paid.as_ref().map_or(&self.status, |paid| &paid[payer].status)
+    }
+
+    fn given_back(&mut self, payer: usize, units: u64) {
+        match &mut self.paid {
+            None => self.status = self.status.with_refund(units),
+            Some(paid) => {
+                paid[payer].status = paid[payer].status.with_refund(units);
+                self.status = Status::of_payers(&paid.iter().map(|paid| paid.status).collect::<Vec<_>>());
+            }
+        }
+    }
+
+    /// The checks for the store, one for each payer. Those of a local share are under the limits of the share.
+    pub(super) fn checks(&self) -> impl Iterator<Item = Check<'_>> {
+        let first = self.check();
+        let further = self.further().iter().enumerate().filter_map(move |(at, payer)| {
+            let limit = self.paid.as_ref().map_or(payer.limit(), |paid| &paid[at + 1].limit);
+            let key = Key::new(payer.key_name(), &self.subject).expect("a policy and a subject make a key");
+            Some(first?.of_key(key).under(limit).paying_rest())
+        });
+        first.into_iter().chain(further)
     }
 
     /// The check for the store, unless no limit applies.
@@ -317,7 +433,7 @@ impl Ruling {
         let check = Check::new(key, self.limit()?);
         let check = check.cost(self.action.cost).with_charged_at(self.action.charged_at);
         let check = check.with_cache_denials(self.policy.cache_denials()).with_holds(self.policy.holds());
-        let check = check.with_allotment(self.policy.allotment());
+        let check = check.with_allotment(self.policy.allotment() && self.policy.payers().is_empty());
         Some(match &self.limit {
             CallerLimit::Changing(_, changes) => check.with_changes(Some(changes)),
             _ => check,

@@ -165,7 +165,8 @@ impl<S> Allotments<S> {
             && !call.is_denied()
             && call.takes_at_most().is_none()
             && call.request().is_none();
-        charges && call.checks().iter().any(opts_in)
+        // Which of several payers pays is not known in advance.
+        charges && call.checks().iter().any(opts_in) && !call.checks().iter().any(Check::pays_rest)
     }
 
     /// Takes the units of a check out of its pool, if it has as many.

@@ -167,8 +167,9 @@ impl<S> DenyCache<S> {
         // What is held may be given back at any time, and a limit that is about to change may be raised.
         let held = call.verb() == Verb::Reserve
             || call.checks().iter().any(|check| check.holds().is_some() || check.changes().is_some());
-        // What is remembered under an id is an answer of the store.
-        let decides = decides && !held && call.request().is_none();
+        // What is remembered under an id is an answer of the store, and what several payers have together is not known of any one.
+        let funded = call.checks().iter().any(Check::pays_rest);
+        let decides = decides && !held && !funded && call.request().is_none();
         decides && call.checks().iter().any(|check| self.age(check) > 0) && !drains()
     }
 

@@ -2,6 +2,7 @@
 
 mod builder;
 mod bytes;
+mod funds;
 mod listing;
 mod overrides;
 pub(super) mod print;
@@ -16,7 +17,7 @@ use std::task::{Context, Waker};
 
 use super::{Store, StoreError};
 use crate::algorithm::{Algorithm, EncodedState};
-use crate::call::{Call, Effect, Settlement, Taking, Verb};
+use crate::call::{Call, Effect, Settlement, Taking, Verb, fund};
 use crate::check::{Check, Cost};
 use crate::clock::{Clock, Timestamp};
 use crate::counter::{CounterError, CounterName, CounterOp, CounterValue, Counters};
@@ -224,20 +225,20 @@ impl MemoryStore {
                 let fits = |place: usize| steps[place].status.allowed();
                 let settlement = if room { call.settle(fits) } else { call.clone().denied(true).settle(fits) };
                 allowed = settlement.allowed();
-                let left = checks.iter().zip(&steps).map(|(check, step)| (check.mode(), step.status.remaining()));
+                let left =
+                    |(check, step): (&Check<'_>, &Step)| (check.mode(), check.pays_rest(), step.status.remaining());
+                let left = fund::sums(checks.iter().zip(&steps).map(left));
                 granted =
                     call.takes_at_most().map(|most| if allowed { Settlement::granted(most.get(), left) } else { 0 });
+                let parts = funds::parts(checks, &steps, granted);
                 let deadline =
                     call.reservation().filter(|_| allowed).map(|asked| (micros + asked.ttl_micros(), asked.id()));
                 let ends_at = call.reservation().map_or(0, |asked| micros + asked.life_micros());
                 for (at, check) in checks.iter().enumerate() {
-                    let (fits, left) = (steps[at].status.allowed(), steps[at].status.remaining());
-                    let cost = granted.map_or(Ok(check.cost), |granted| {
-                        Cost::new(Settlement::part_of_grant(check.mode(), granted, left))
-                    });
+                    let (fits, cost) = (steps[at].status.allowed(), Cost::new(parts[at]));
                     let (mode, cost) = match (settlement.taking(check.mode(), check.drains(), fits), cost) {
                         (Taking::Cost, Ok(cost)) => (Mode::Take, cost),
-                        (Taking::Rest, _) if !steps[at].crowded => (Mode::Drain, check.cost),
+                        (Taking::Rest, _) if !steps[at].crowded => (Mode::Drain, check.part_of_fund().cost),
                         _ => continue,
                     };
                     steps[at] = match deadline {
@@ -247,6 +248,7 @@ impl MemoryStore {
                         _ => shards.step(prints[at], &check.cost(cost), micros, mode, 0),
                     };
                 }
+                shards.await_funds(checks, &prints, micros, &mut steps);
                 if let Some((deadline, id)) = deadline {
                     let part = |(at, check): (usize, &Check<'_>)| Part {
                         policy: check.key.policy().to_owned(),
@@ -290,18 +292,13 @@ impl MemoryStore {
                 steps
             }
             Verb::Peek => {
-                let steps = shards.judge(checks, &prints, micros, Mode::Look);
+                let mut steps = shards.judge(checks, &prints, micros, Mode::Look);
+                shards.await_funds(checks, &prints, micros, &mut steps);
                 allowed = call.settle(|place| steps[place].status.allowed()).allowed();
                 steps
             }
             Verb::Refund => {
-                let mut refund = |at: usize, check: &Check<'_>| {
-                    let charged_at = check.charged_at().map_or(micros, Timestamp::as_micros);
-                    let given = shards.of(prints[at]).refund_held(prints[at], check, micros, charged_at);
-                    let seen = shards.step(prints[at], &check.within_capacity(), micros, Mode::Look, 0);
-                    Step { status: seen.status.into_refund(given), ..seen }
-                };
-                let steps = checks.iter().enumerate().map(|(at, check)| refund(at, check)).collect();
+                let steps = shards.refund(checks, &prints, micros);
                 if let Some((print, request)) = request {
                     shards.of(print).requests.forget(print, request);
                 }
@@ -316,11 +313,8 @@ impl MemoryStore {
             }
         };
         let source = source_of(&steps);
-        let hopeless = |(step, check): (Step, &Check<'_>)| match check.is_hopeless() {
-            true => step.status.into_never(),
-            false => step.status,
-        };
-        Decision::new(allowed, steps.into_iter().zip(checks).map(hopeless).collect(), source, now).with_granted(granted)
+        let seen = |(step, check): (Step, &Check<'_>)| step.status.seen_by(check.pays_rest(), check.is_hopeless());
+        Decision::new(allowed, steps.into_iter().zip(checks).map(seen).collect(), source, now).with_granted(granted)
     }
 
     /// Settles, extends or cancels a hold.
@@ -455,6 +449,8 @@ impl Shards<'_, '_> {
     fn judge(&mut self, checks: &[Check<'_>], prints: &[Print], now: u64, mode: Mode) -> Vec<Step> {
         let mut steps: Vec<Step> = Vec::with_capacity(checks.len());
         for (at, check) in checks.iter().enumerate() {
+            // A payer is asked for what it may have alone: whether it is enough is seen when all of them have answered.
+            let check = &check.part_of_fund();
             // Each earlier check of the call may add a key before this one does.
             let mut step = self.step(prints[at], check, now, mode, at);
             // Two checks that were judged separately must not charge the same state.
@@ -471,6 +467,7 @@ impl Shards<'_, '_> {
             }
             steps.push(step);
         }
+        funds::judge(checks, &mut steps);
         steps
     }
 }

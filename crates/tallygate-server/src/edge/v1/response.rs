@@ -88,7 +88,7 @@ fn decision_response(
         wait => Problem::quota_exceeded(&[policy], wait),
     });
     let mut response = decided(problem, decision_answer(&[policy], decision), hold);
-    let lines = [Line { policy, limit: &asked.limit, status }];
+    let lines = [Line { policy, limit: &asked.limit, status: &status }];
     let headers = Headers { dialect, lines: &lines, binding: Some(0), allowed, unix_now: dialect.unix_now() };
     headers.apply(response.headers_mut());
     reported.apply_source(decision.source().name(), response.headers_mut());

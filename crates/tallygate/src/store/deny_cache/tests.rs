@@ -88,7 +88,7 @@ fn a_repeated_denial_is_the_answer_of_the_store_until_it_ends() {
     assert!(cache.is_empty() && ask(&cache, &["a", "b"]).allowed());
     let denied = [ask(&cache, &["a"]), ask(&cache, &["a"])];
     assert_eq!(denied.each_ref().map(Decision::source), [Source::Store, Source::DenyCache]);
-    let status = *denied[0].binding();
+    let status = denied[0].binding();
     assert_eq!(denied[1], Decision::of_one(status, Source::DenyCache, Timestamp::from_micros(START)));
     // A call that is known to be denied may have other effects.
     let limit = limit();

@@ -422,15 +422,15 @@ impl Shard {
         self.reset(print, algorithm) || marked
     }
 
-    /// Gives back what was charged, without a hold.
+    /// Gives back what was charged, without a hold: when, and how many units.
     pub(in crate::store::memory) fn refund_held(
         &mut self,
         print: Print,
         check: &Check<'_>,
         now: u64,
-        charged_at: u64,
+        part: (u64, u64),
     ) -> u64 {
-        let (limit, owed, part) = (check.limit, self.owed(print, check.limit), (charged_at, check.cost.get()));
+        let (limit, owed) = (check.limit, self.owed(print, check.limit));
         let (given, changed) =
             with_table!(self, limit.algorithm(), |table| refund(table, print, limit, now, owed, part));
         if changed {

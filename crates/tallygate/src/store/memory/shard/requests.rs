@@ -9,7 +9,8 @@ use std::collections::BinaryHeap;
 
 use super::{Print, Shard};
 use crate::algorithm::double;
-use crate::call::{Call, Settlement};
+use crate::call::{Call, Settlement, fund};
+use crate::check::Check;
 use crate::clock::Timestamp;
 use crate::decision::{Decision, Source, Status};
 use crate::hold::HoldId;
@@ -100,12 +101,10 @@ impl Shard {
 impl Remembered {
     fn answer(&self, call: &Call<'_>) -> Decision {
         let checks = call.checks();
-        let units = checks.iter().zip(&self.statuses).map(|(check, status)| (check.mode(), status.units()));
+        let units = |(check, status): (&Check<'_>, &Status)| (check.mode(), check.pays_rest(), status.units());
+        let units = fund::sums(checks.iter().zip(&self.statuses).map(units));
         let granted = call.takes_at_most().map(|most| Settlement::granted(most.get(), units));
-        let status = |(status, check): (&Status, &crate::Check<'_>)| match check.is_hopeless() {
-            true => status.into_never(),
-            false => *status,
-        };
+        let status = |(status, check): (&Status, &Check<'_>)| status.seen_by(check.pays_rest(), check.is_hopeless());
         let statuses = self.statuses.iter().zip(checks).map(status).collect();
         Decision::new(true, statuses, self.source, self.decided_at)
             .with_granted(granted)

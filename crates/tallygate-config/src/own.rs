@@ -2,6 +2,7 @@
 
 mod holds;
 mod hot_keys;
+mod payers;
 
 use std::collections::{HashMap, HashSet};
 use std::fmt::Display;
@@ -17,6 +18,8 @@ use crate::fields::{Fields, Names, suggestion};
 use crate::finding::{Place, Report};
 use crate::node::{Kind, Node};
 use hot_keys::{allotment, cache_denials};
+#[cfg(test)]
+pub(crate) use payers::PAYER;
 
 pub(crate) const TOP: Names = &["store", "policies"];
 pub(crate) const POLICY: Names = &[
@@ -25,6 +28,7 @@ pub(crate) const POLICY: Names = &[
     "match",
     "partition",
     "limit",
+    "payers",
     "algorithm",
     "mode",
     "on_error",
@@ -162,7 +166,7 @@ fn add(node: &Node, seen: &mut HashMap<String, String>, draft: &mut Draft<'_>) {
     let (excess, near) = (word(fields, "excess"), near(fields));
     let (Some((name, name_at)), Some(limit)) = (name, limit) else { return };
 
-    let counts = format!("{domain:?} {rule:?} {limit:?}");
+    let counts = format!("{domain:?} {rule:?} {limit:?} {}", fields.get("payers").is_some());
     // With an error in it, nobody knows what it was meant to count.
     if findings.errors() == before
         && let Some(other) = seen.insert(counts, name.to_owned())
@@ -184,6 +188,7 @@ fn add(node: &Node, seen: &mut HashMap<String, String>, draft: &mut Draft<'_>) {
     policy = policy.with_cache_denials(cache).with_holds(holds);
     policy = policy.with_allotment(allotment(fields).unwrap_or_default());
     policy = policy.with_excess(excess.unwrap_or_default());
+    policy = payers::payers(fields, policy, algorithm);
     if let Some(near) = near {
         policy = policy.with_near(near);
     }
@@ -192,6 +197,17 @@ fn add(node: &Node, seen: &mut HashMap<String, String>, draft: &mut Draft<'_>) {
         let mut finding = findings.error(name_at, format!("`{name}` is already the name of the policy at {first}"));
         finding.help("their counts would mix; rename one");
         return;
+    }
+    for payer in policy.payers() {
+        let counts = format!("{name}/{}", payer.name());
+        if let Some(first) = domain.names.insert(counts.clone(), name_at.clone()) {
+            let message = format!(
+                "the payer `{}` counts as `{counts}`, which is the name of the policy at {first}",
+                payer.name()
+            );
+            findings.error(name_at, message).help("their counts would mix; rename one");
+            return;
+        }
     }
     if policy.mode() != Mode::Shadow {
         domain.refusing.push(crowd);

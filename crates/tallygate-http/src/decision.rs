@@ -3,10 +3,12 @@
 use std::ops::Not;
 use std::time::Duration;
 
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 use serde_json::Value;
+use tallygate::call::{Effect, Verb};
 use tallygate::clock::Timestamp;
 use tallygate::decision::Source;
+use tallygate::policy::Ruling;
 use tallygate::{Decision, Status};
 
 use crate::SOON;
@@ -36,8 +38,46 @@ pub struct Part<'a> {
     reset_at_ms: Option<u64>,
     #[serde(skip_serializing_if = "Not::not")]
     shadow: bool,
+    /// What each of several payers of the policy has paid and has left.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    payers: Option<Payers<'a>>,
     #[serde(skip)]
     status: Option<Status>,
+}
+
+/// The payers of a policy as a list.
+#[derive(Debug, Clone, Copy)]
+struct Payers<'a>(&'a Ruling);
+
+/// `refunded` is there if the call gives back.
+#[derive(Serialize)]
+struct Payer<'a> {
+    name: &'a str,
+    paid: u64,
+    #[serde(skip_serializing_if = "is_zero")]
+    refunded: u64,
+    limit: u64,
+    remaining: u64,
+    #[serde(skip_serializing_if = "is_zero")]
+    debt: u64,
+}
+
+impl Serialize for Payers<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let verb = self.0.action().verb;
+        let moved = |of: bool, status: &Status| if of { status.units() } else { 0 };
+        serializer.collect_seq(self.0.payers().map(|(name, payer)| {
+            let status = payer.status();
+            Payer {
+                name,
+                paid: moved(verb.effect() == Effect::Charges, status),
+                refunded: moved(verb == Verb::Refund, status),
+                limit: status.limit(),
+                remaining: status.remaining(),
+                debt: status.debt(),
+            }
+        }))
+    }
 }
 
 impl<'a> Part<'a> {
@@ -60,9 +100,16 @@ impl<'a> Part<'a> {
             reset_after_ms: millis_up(status.reset_after()),
             reset_at_ms: None,
             shadow,
+            payers: None,
             // A repeated denial is of an earlier instant than its waits.
             status: (source != Source::DenyCache).then_some(*status),
         }
+    }
+
+    /// The same with what each payer of the policy has paid, if there are several.
+    #[must_use]
+    pub fn paid_by(self, ruling: &'a Ruling) -> Self {
+        Self { payers: (ruling.payers().len() > 0).then_some(Payers(ruling)), ..self }
     }
 
     /// The same part of a decision that was made at `at`.

@@ -140,6 +140,7 @@ pub fn verdict_json(verdict: &Verdict) -> Value {
 pub fn verdict_answer(verdict: &Verdict) -> Answer<'_> {
     let parts = verdict.rulings().iter().map(|ruling| {
         Part::new(ruling.policy().name(), ruling.status(), ruling.source(), ruling.mode() == Mode::Shadow)
+            .paid_by(ruling)
     });
     let parts = parts.collect();
     let binds = |binding: &Ruling| verdict.rulings().iter().position(|one| std::ptr::eq(one, binding));

@@ -88,6 +88,8 @@ fn describe(policy: &Policy, description: &Description) -> Value {
     let written = |limit: Option<&Limit>| limit.map_or("unlimited".to_owned(), ToString::to_string);
     let overrides = description.overrides.iter();
     let overrides = overrides.map(|(conditions, limit)| json!({"match": conditions, "limit": written(limit.as_ref())}));
+    let payers = policy.payers().iter();
+    let payers = payers.map(|payer| json!({"name": payer.name(), "limit": payer.limit().to_string()}));
     json!({
         "domain": policy.domain(),
         "name": policy.name(),
@@ -95,6 +97,7 @@ fn describe(policy: &Policy, description: &Description) -> Value {
         "partition": description.partition,
         "overrides": overrides.collect::<Vec<_>>(),
         "limit": written(policy.limit()),
+        "payers": payers.collect::<Vec<_>>(),
         "algorithm": policy.limit().map(|limit| limit.algorithm().name()),
         "mode": policy.mode().name(),
         "on_error": policy.on_error().name(),

@@ -27,6 +27,8 @@ pub(crate) struct Loaded {
     counters: Arc<Counters>,
     /// What policies with `estimate` have learned, likewise. Another first estimate begins anew.
     learned: Arc<Learners>,
+    /// What each payer of policies with several has paid, by the name of its states.
+    paid: Arc<HashMap<String, Arc<AtomicU64>>>,
 }
 
 type Learners = HashMap<String, (u64, Arc<Learned>)>;
@@ -91,14 +93,20 @@ impl Loaded {
             Some((policy.key_name().to_owned(), (first, learned)))
         });
         let (learned, files) = (Arc::new(learned.collect()), Arc::new(set.clone()));
-        Self { set, files, counters, learned, generation: before.map_or(1, |before| before.generation + 1) }
+        let payers = set.policies().flat_map(|policy| payers_of(policy).map(|(key_name, _)| key_name.to_owned()));
+        let paid = payers.map(|key_name| {
+            let known = before.and_then(|before| before.paid.get(&key_name)).cloned();
+            (key_name, known.unwrap_or_default())
+        });
+        let paid = Arc::new(paid.collect());
+        Self { set, files, counters, learned, paid, generation: before.map_or(1, |before| before.generation + 1) }
     }
 
     /// The same policies under the overrides of the store.
     pub(crate) fn under(&self, overrides: &OverrideSet, now: Timestamp) -> Self {
         let (set, files) = (self.files.with_overrides(overrides, now), Arc::clone(&self.files));
-        let (counters, learned) = (Arc::clone(&self.counters), Arc::clone(&self.learned));
-        Self { set, files, counters, learned, generation: self.generation }
+        let (counters, learned, paid) = (Arc::clone(&self.counters), Arc::clone(&self.learned), Arc::clone(&self.paid));
+        Self { set, files, counters, learned, paid, generation: self.generation }
     }
 
     pub(crate) fn observe(&self, event: &DecisionEvent<'_>) {
@@ -109,6 +117,11 @@ impl Loaded {
         for ruling in verdict.states() {
             if let Some((_, counters)) = self.counters.get(ruling.policy().key_name()) {
                 counters.count(ruling, allowed, verdict.granted());
+            }
+            if allowed && ruling.charged() > 0 {
+                for ((key_name, _), (_, payer)) in payers_of(ruling.policy()).zip(ruling.payers()) {
+                    self.paid.get(key_name).map(|paid| paid.fetch_add(payer.status().units(), Relaxed));
+                }
             }
         }
     }
@@ -175,6 +188,14 @@ impl Loaded {
         }
     }
 
+    /// What each payer of policies with several has paid: the policy, the name of the payer, and the units.
+    pub(crate) fn paid(&self) -> impl Iterator<Item = (&Arc<Policy>, &str, u64)> {
+        self.set.policies().flat_map(|policy| {
+            let units = |key_name| self.paid.get(key_name).map_or(0, |paid| paid.load(Relaxed));
+            payers_of(policy).map(move |(key_name, name)| (policy, name, units(key_name)))
+        })
+    }
+
     /// The policies with their counters. Those for limits that requests carry are listed once they are used.
     pub(crate) fn counted(&self) -> impl Iterator<Item = (&Arc<Policy>, &PolicyCounters)> {
         let counted = all_policies(&self.set).map(|policy| (policy, &*self.counters[policy.key_name()].1));
@@ -189,6 +210,12 @@ fn says_what_was_used(resolve: &Resolve, policy: &str) -> bool {
         Resolve::Settle(Units::Each(each)) => each.iter().any(|(name, _)| name == policy),
         _ => false,
     }
+}
+
+/// The payers of a policy that has several, its own limit first: the name of their states, and theirs.
+fn payers_of(policy: &Policy) -> impl Iterator<Item = (&str, &str)> {
+    let first = (!policy.payers().is_empty()).then_some((policy.key_name(), policy.name()));
+    first.into_iter().chain(policy.payers().iter().map(|payer| (payer.key_name(), payer.name())))
 }
 
 /// The policies of the files, and of each domain the one for limits that requests carry.

@@ -114,6 +114,13 @@ impl Sources {
             "Allowed calls after which at least `near` percent of the limit were used.",
         );
         page.samples(policies().map(|(labels, _, counters)| (labels, counters.near.load(Relaxed))));
+        page.counter(
+            "tallygate_paid_units_total",
+            "Units of allowed calls under policies with several payers, by who paid them.",
+        );
+        for (policy, payer, units) in loaded.paid() {
+            page.sample(&[("domain", policy.domain()), ("policy", policy.name()), ("payer", payer)], units);
+        }
         page.counter("tallygate_refunded_units_total", "Units that were refunded.");
         page.samples(policies().map(|(labels, _, counters)| (labels, counters.refunded.load(Relaxed))));
         page.counter("tallygate_holds_total", "Holds that were reserved, and what calls have made of them.");
@@ -146,7 +153,7 @@ impl Sources {
         page.counter("tallygate_hold_short_units_total", "Units that these holds have used beyond what was reserved.");
         page.samples(estimates().map(|(labels, learned)| (labels, learned.figures().short_units)));
         page.gauge("tallygate_limit_units", "The capacity of the limit: the most units at one instant.");
-        page.samples(limits().map(|(labels, limit)| (labels, limit.capacity())));
+        page.samples(policies().filter_map(|(labels, policy, _)| Some((labels, policy.capacity()?))));
         page.gauge(
             "tallygate_limit_window_seconds",
             "The window of the limit, in seconds. A concurrency limit has none.",

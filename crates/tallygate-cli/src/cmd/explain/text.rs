@@ -63,6 +63,11 @@ fn write_applying(out: &mut impl Write, applying: &[Applying<'_>], several: bool
         if let Some(own) = policy.limit().filter(|own| Some(*own) != ruling.limit()) {
             rows.note(&format!("others have {own}"));
         }
+        for (name, payer) in ruling.payers() {
+            let (limit, status) = (payer.limit(), payer.status());
+            let left = format!("{} of {} left", thousands(status.remaining()), thousands(status.limit()));
+            rows.note(&format!("{} pays {limit}: {left}", sanitize::text(name)));
+        }
         if let Some(key) = &one.key {
             rows.note(&format!("key {}", sanitize::text(key)));
         }

@@ -109,9 +109,10 @@ fn every_option_and_variable_that_the_page_names_exists() {
 }
 
 /// The headings of the tables of fields, and the place of these fields in the schema.
-const FIELDS: [(&str, &str); 4] = [
+const FIELDS: [(&str, &str); 5] = [
     ("Fields of a file", ""),
     ("Fields of a policy", "/$defs/policy"),
+    ("Fields of a payer", "/$defs/payer"),
     ("Fields of holds", "/$defs/holds"),
     ("Fields of an override", "/$defs/override"),
 ];

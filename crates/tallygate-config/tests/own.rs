@@ -292,3 +292,43 @@ fn more_policies_than_a_call_can_have_checks_are_warned_of() {
     let apart = |at: usize| format!("  - {{name: p{at}, match: {{path: /s{at}/*}}, partition: [ip], limit: 3/min}}\n");
     assert_eq!(file(&apart, 40), [""; 0], "a path is in one of them only");
 }
+
+#[test]
+fn payers_are_read_as_they_are_written() {
+    let read = |rest: &str| {
+        let text = format!("policies:\n  - name: p\n    partition: [u]\n    limit: 9/h\n    {rest}");
+        let config = Config::from_texts(&[("f.yaml", &text)]).map_err(|error| error.to_string())?;
+        let policy = config.policies.policies().next().unwrap().clone();
+        let payers = policy.payers().iter().map(|payer| (payer.name().to_owned(), payer.limit().to_string()));
+        Ok::<_, String>(payers.collect::<Vec<_>>())
+    };
+    assert_eq!(read("payers:"), Ok(vec![]));
+    let two = "payers: [{name: credits, limit: 5/365d fixed_window}, {name: overage, limit: 3/month in UTC}]";
+    let names = read(two).unwrap();
+    assert_eq!(names.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>(), ["credits", "overage"]);
+    let inherits = read("algorithm: sliding_log\n    payers: [{name: credits, limit: 5/h}]").unwrap();
+    assert_eq!(inherits[0].1, "5/h sliding_log");
+    for (wrong, said) in [
+        ("payers: credits", "must be a list"),
+        ("payers: [credits]", "expected a payer as a mapping"),
+        ("payers: [{name: credits}]", "a payer needs `limit`"),
+        ("payers: [{limit: 5/h}]", "a payer needs `name`"),
+        ("payers: [{name: credits, limit: 5/h, partition: [team]}]", "all payers of a policy pay for one subject"),
+        ("payers: [{name: credits, limit: 5/h, mode: shadow}]", "it is that of the policy"),
+        ("payers: [{name: credits, limit: unlimited}]", "a payer cannot be unlimited"),
+        ("payers: [{name: credits, limit: 0/h}]", "limits of at least 1"),
+        ("payers: [{name: p, limit: 5/h}]", "a name of its own"),
+        ("payers: [{name: a/b, limit: 5/h}]", "a name of its own"),
+        ("payers: [{name: a, limit: 5/h}, {name: a, limit: 6/h}]", "a name of its own"),
+        ("payers: [{name: a, limit: 1000000000/h}]", "together at most 1000000000"),
+        ("allotment: true\n    payers: [{name: a, limit: 5/h}]", "no `allotment`"),
+        ("holds: {}\n    payers: [{name: a, limit: 5/h}]", "nothing can be held of a policy with `payers`"),
+        (
+            "payers: [{name: a, limit: 5/h}]\n  - name: p/a\n    partition: [u]\n    limit: 8/h",
+            "their counts would mix",
+        ),
+    ] {
+        let refused = read(wrong).unwrap_err();
+        assert!(refused.contains(said), "{wrong}: {refused}");
+    }
+}

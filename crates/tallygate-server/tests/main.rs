@@ -51,6 +51,7 @@ mod serve {
     mod outage; // several servers whose store is gone
     mod overrides; // limits that are changed live
     mod pages; // web pages, refunds, and guessed tokens
+    mod payers; // policies with several payers
     mod reload; // policies that change while calls come in
     mod requests; // calls that are repeated under their id
     mod sharing; // several servers, one limit

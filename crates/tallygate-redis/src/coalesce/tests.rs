@@ -24,7 +24,7 @@ fn limits() -> Vec<Limit> {
     Algorithm::OVER_TIME.iter().map(|algorithm| limit(algorithm).unwrap()).collect()
 }
 
-/// One to three checks of few keys, so that calls of one run meet; with every mode and excess.
+/// One to three checks of few keys, so that calls of one run meet; with every mode and excess, and costs with several payers.
 fn checks<'a>(random: &mut Random, limits: &'a [Limit], subjects: &'a [String]) -> Vec<Check<'a>> {
     let mut checks: Vec<Check<'a>> = Vec::new();
     for _ in 0..=random.between(0, 2) {
@@ -40,7 +40,16 @@ fn checks<'a>(random: &mut Random, limits: &'a [Limit], subjects: &'a [String]) 
         let mode = if checks.is_empty() { Mode::Enforce } else { mode[usize::try_from(random.between(0, 3)).unwrap()] };
         let excess = if random.between(0, 9) == 0 { Excess::Drain } else { Excess::Refuse };
         let cost = Cost::new(random.between(1, 3)).unwrap();
-        checks.push(Check::new(key, limit).cost(cost).with_mode(mode).with_excess(excess));
+        let check = Check::new(key, limit).cost(cost).with_mode(mode).with_excess(excess);
+        // Some pay what those before them cannot.
+        let funded = checks.last().filter(|last| last.key.subject() == key.subject() && random.chance(40));
+        checks.push(match funded {
+            Some(last) => {
+                let excess = if last.drains() { Excess::Drain } else { Excess::Refuse };
+                check.cost(last.cost).with_mode(last.mode()).with_excess(excess).paying_rest()
+            }
+            None => check,
+        });
     }
     checks
 }

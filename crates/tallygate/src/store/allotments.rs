@@ -223,7 +223,8 @@ impl<S> Allotments<S> {
 
     /// Counts the units that are held here as left, in the answer of the store.
     fn with_held(&self, call: &Call<'_>, decision: Decision) -> Decision {
-        if !matches!(call.verb(), Verb::Check | Verb::Peek) || !call.checks().iter().any(opts_in) {
+        let funded = call.checks().iter().any(Check::pays_rest);
+        if !matches!(call.verb(), Verb::Check | Verb::Peek) || funded || !call.checks().iter().any(opts_in) {
             return decision;
         }
         let now = self.now();

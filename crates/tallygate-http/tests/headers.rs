@@ -287,7 +287,7 @@ proptest! {
             clock.advance(Duration::from_micros(pause));
             let cost = cost.min(limit.capacity());
             let decision = check(cost);
-            let status = decision.binding();
+            let status = &decision.binding();
             let map = one(Dialect::Draft10, "p", &limit, status);
             let written = items(&map["ratelimit"]);
             let wait = get(&written[0].1, "t");

@@ -74,7 +74,7 @@ if verb == 'refund' then
   local held = now
   if newest_at and newest_at > now then held = newest_at end
   local newest, newest_units
-  if total > 0 and newest_at == charged_at then
+  if total > 0 and newest_at == charged_at and cost > 0 then
     newest = redis.call('ZRANGE', key, last, last)[1]
     newest_units = select(3, struct.unpack('>I7I7I4', newest))
   end

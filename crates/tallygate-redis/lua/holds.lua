@@ -49,7 +49,7 @@ local function restore(key, opens, now)
     local deadline = tonumber(entries[i + 1])
     if deadline <= now then
       past = past + 1
-    else
+    elseif #entries[i] == 33 then
       if head.count == 0 then head.due = deadline end
       head.count, head.held, head.last = head.count + 1, head.held + struct.unpack('<d', entries[i], 17), deadline
     end

@@ -2,6 +2,7 @@
 //!
 //! Twin: `tallygate-redis/lua/holds.lua`, with the same names and the same order. The contract is section 10 of `docs/algorithms.md`.
 
+mod in_flight;
 mod listing;
 mod saved;
 mod states;
@@ -121,15 +122,6 @@ impl Head {
     fn keep_until(&mut self, now: u64, at: u64) {
         if at > self.last {
             self.last = at + (at - now).min(3_600_000_000);
-        }
-    }
-}
-
-impl Ledger {
-    /// No deadline is earlier than this one, and one is this one.
-    fn knows_when_due(&mut self) {
-        if let Some((&(deadline, _), _)) = self.open.first_key_value() {
-            self.head.due = deadline;
         }
     }
 }
@@ -361,16 +353,6 @@ impl Shard {
         step
     }
 
-    /// If one unit is missing, the next hold that ends makes room.
-    fn with_next_end(&mut self, print: Print, check: &Check<'_>, now: u64, status: Status) -> Status {
-        let Look { fits, remaining, debt, .. } = self.look(print, check.limit, now);
-        let head = self.head(print, check.limit).filter(|head| fits && head.count > 0 && head.due > now);
-        match head.filter(|_| check.cost.get() + debt == remaining + 1) {
-            Some(head) => status.with_retry_after(head.due - now),
-            None => status,
-        }
-    }
-
     /// Whether a check that fits may also hold its units.
     pub(in crate::store::memory) fn judge_hold(&self, print: Print, check: &Check<'_>, now: u64, step: &mut Step) {
         let terms = check.terms();
@@ -493,12 +475,6 @@ impl Shard {
             part.refunded += self.give_back(print, &limit, now, charged_at, left - taken);
         }
         self.keep(print, &limit, now);
-    }
-
-    /// Whether a part of a hold that is not resolved still has its units.
-    pub(in crate::store::memory) fn is_open(&self, id: HoldId, record: &Record, part: &Part) -> bool {
-        let ledger = self.holds.ledgers.get(&place(part.print, &part.limit));
-        ledger.is_some_and(|ledger| ledger.open.contains_key(&(record.deadline, id)))
     }
 
     /// Charges what a hold did not cover, as far as its limit allows that. Returns how much.

@@ -344,7 +344,7 @@ async fn open_holds_are_listed_after_a_restart_as_before() {
         let subject = format!("s{number}");
         let checks = [Check::new(Key::new("tokens", &subject).unwrap(), &limit)];
         let hold = limiter.reserve(&checks, Duration::from_secs(60)).await.unwrap().hold.unwrap().into_hold();
-        if number % 3 == 0 {
+        if number.is_multiple_of(3) {
             limiter.cancel(&hold).await.unwrap();
         }
     }

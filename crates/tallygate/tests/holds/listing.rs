@@ -28,13 +28,13 @@ async fn pages_are_in_order_and_complete() {
         clock.set(Timestamp::from_micros(START.as_micros() + number / 7 * 10));
         let subject = format!("s{}", number % 900);
         let check = Check::new(key(&subject), &limit);
-        let hold = reserve(&limiter, check, 1 + number % 9, if number % 5 == 0 { 1 } else { 60 }).await;
-        if number % 3 == 0 {
+        let hold = reserve(&limiter, check, 1 + number % 9, if number.is_multiple_of(5) { 1 } else { 60 }).await;
+        if number.is_multiple_of(3) {
             limiter.settle(&hold, Units::Same(1)).await.unwrap();
         }
     }
     clock.set(Timestamp::from_micros(START.as_micros() + 2_000_000));
-    let open = |number: &u64| number % 3 != 0 && number % 5 != 0;
+    let open = |number: &u64| !number.is_multiple_of(3) && !number.is_multiple_of(5);
     let expected: Vec<(u64, u64)> =
         (0..12_000).filter(open).map(|number| (START.as_micros() + number / 7 * 10, 1 + number % 9)).collect();
     for most in [1, 13, 1000] {

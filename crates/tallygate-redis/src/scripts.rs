@@ -202,7 +202,7 @@ fn common(text: &str, kinds: usize) -> String {
     })
 }
 
-/// A twin with what loads and saves its state, if the state is packed, and with what is told whether it was converted.
+/// A twin with what loads and saves its state, if the state is packed, and with what says whether it was converted.
 fn whole(twin: &'static str, load: &'static str, save: &'static str, converted: &'static str) -> String {
     let twin = source(twin).replace("--[[load]]\n", source(load)).replace("--[[save]]\n", source(save));
     twin.replace("--[[converted]]\n", converted)

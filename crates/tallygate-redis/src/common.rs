@@ -59,8 +59,8 @@ fn common(call: &Questions) -> Option<(&Asked, &Reservation)> {
     let ([asked], Verb::Reserve, Some(reservation)) = (&call.asked[..], call.verb, call.reservation.as_deref()) else {
         return None;
     };
-    let plain = !call.denied && call.request.is_none() && call.at_most.is_none();
-    let usual = asked.mode == Mode::Enforce && !asked.drains && !asked.hopeless && asked.charged_at.is_none();
+    let plain = !call.denied && call.request.is_none() && call.at_most.is_none() && asked.charged_at.is_none();
+    let usual = asked.mode == Mode::Enforce && !asked.drains && !asked.hopeless && !asked.pays_rest;
     // The state of what is in flight knows the deadlines of its holds.
     let packed = !matches!(asked.limit.algorithm(), Algorithm::SlidingLog | Algorithm::Concurrency);
     // A limit that is about to change is sent with the instants between which it holds.

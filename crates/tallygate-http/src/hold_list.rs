@@ -5,7 +5,7 @@ use tallygate::hold::{OpenHold, OpenPart};
 
 use crate::millis_up;
 
-/// An open hold. Neither its token nor its id is in it: whoever reads a list cannot settle what is in it.
+/// An open hold. Neither its token nor its id is in it: nobody can settle what is in a list.
 #[derive(Debug, Clone, Serialize)]
 #[non_exhaustive]
 pub struct ListedHold<'a> {

@@ -146,36 +146,6 @@ impl Holds {
     pub(in crate::store::memory) fn record(&self, id: HoldId, now: u64) -> Option<&Record> {
         self.records.get(&id).filter(|record| record.is_known(now))
     }
-
-    /// Keeps the record of a new hold, or of one that was saved.
-    pub(in crate::store::memory) fn begin(&mut self, id: HoldId, record: Record) {
-        if let Some(known) = self.records.get(&id) {
-            self.by_age.remove(&known.place());
-        }
-        self.numbers += 1;
-        let record = Record { number: self.numbers, ..record };
-        if record.state == HoldState::Open {
-            self.by_age.insert(record.place(), id);
-        }
-        let forget_at = record.forget_at;
-        if self.records.insert(id, record).is_none() {
-            self.ends.push(Reverse((forget_at, End::Record(id))));
-        }
-    }
-
-    /// Keeps what has become of a hold.
-    pub(in crate::store::memory) fn remember(&mut self, id: HoldId, record: Record) {
-        if record.state != HoldState::Open {
-            self.by_age.remove(&record.place());
-        }
-        self.records.insert(id, record);
-    }
-
-    fn forget(&mut self, id: HoldId) {
-        if let Some(record) = self.records.remove(&id) {
-            self.by_age.remove(&record.place());
-        }
-    }
 }
 
 impl Shard {
@@ -565,11 +535,6 @@ impl Shard {
 }
 
 impl Record {
-    /// Where it is in the list of open holds.
-    fn place(&self) -> (u64, u64) {
-        (self.charged_at, self.number)
-    }
-
     /// Whether it can still be resolved: it is remembered, and the windows of its calendars are known.
     fn is_known(&self, now: u64) -> bool {
         let known = |part: &Part| {

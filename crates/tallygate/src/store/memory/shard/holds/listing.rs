@@ -1,10 +1,11 @@
 //! The open holds of a shard, by age.
 
+use std::cmp::Reverse;
 use std::time::Duration;
 
-use super::{Holds, Record};
+use super::{End, Holds, Record};
 use crate::clock::Timestamp;
-use crate::hold::{HoldQuery, HoldState, OpenHold, OpenPart};
+use crate::hold::{HoldId, HoldQuery, HoldState, OpenHold, OpenPart};
 use crate::key::write_part;
 
 /// How many records are looked at for one page: far less than a millisecond with the shard locked.
@@ -14,6 +15,36 @@ const LOOKED_AT: usize = 5_000;
 type Place = (u64, u64);
 
 impl Holds {
+    /// Keeps the record of a new hold, or of one that was saved.
+    pub(in crate::store::memory) fn begin(&mut self, id: HoldId, record: Record) {
+        if let Some(known) = self.records.get(&id) {
+            self.by_age.remove(&known.place());
+        }
+        self.numbers += 1;
+        let record = Record { number: self.numbers, ..record };
+        if record.state == HoldState::Open {
+            self.by_age.insert(record.place(), id);
+        }
+        let forget_at = record.forget_at;
+        if self.records.insert(id, record).is_none() {
+            self.ends.push(Reverse((forget_at, End::Record(id))));
+        }
+    }
+
+    /// Keeps what has become of a hold.
+    pub(in crate::store::memory) fn remember(&mut self, id: HoldId, record: Record) {
+        if record.state != HoldState::Open {
+            self.by_age.remove(&record.place());
+        }
+        self.records.insert(id, record);
+    }
+
+    pub(super) fn forget(&mut self, id: HoldId) {
+        if let Some(record) = self.records.remove(&id) {
+            self.by_age.remove(&record.place());
+        }
+    }
+
     /// The oldest open holds from a place on, and where it stopped looking, if there are more.
     pub(in crate::store::memory) fn list(
         &self,
@@ -38,6 +69,11 @@ impl Holds {
 }
 
 impl Record {
+    /// Where it is in the list of open holds.
+    fn place(&self) -> (u64, u64) {
+        (self.charged_at, self.number)
+    }
+
     /// The hold in a list; `None` if it has nothing that is asked for.
     fn listed(&self, query: &HoldQuery, now: Timestamp) -> Option<OpenHold> {
         let (policy, subject) = (query.written_policy(), query.written_subject());

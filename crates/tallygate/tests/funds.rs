@@ -85,7 +85,7 @@ async fn what_is_given_back_goes_to_the_last_payer_first() {
     let receipts = decision.receipts(&checks);
     assert_eq!(limiter.refund(&Receipt::last_first(&receipts, units(4))).await.unwrap(), [2, 2]);
     assert_eq!(left(&limiter, &limits).await, [0, 2, 3]);
-    // Without receipts: to whoever has used any, the last payer first.
+    // Without receipts: to all that have used any, the last payer first.
     let refund = tallygate::call::Call::new(tallygate::call::Verb::Refund, &checks).unwrap();
     let given = refund.ask(&**limiter.store()).await.unwrap();
     assert_eq!((paid(&given), left(&limiter, &limits).await), (vec![10, 3, 0], vec![10, 5, 3]));

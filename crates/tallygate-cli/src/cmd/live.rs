@@ -150,7 +150,7 @@ impl TargetArgs {
             Some((key.to_owned(), value.to_owned()))
         };
         let entries = self.entries.iter().map(|text| {
-            entry(text).with_context(|| format!("`{text}` is no entry: write KEY=VALUE, for example user=42"))
+            entry(text).with_context(|| format!("`{text}` is not an entry: write KEY=VALUE, for example user=42"))
         });
         Ok(Target::new(domain, self.policy, entries.collect::<anyhow::Result<Vec<_>>>()?))
     }

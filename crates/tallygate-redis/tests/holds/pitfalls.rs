@@ -244,7 +244,7 @@ pitfall! {
 pitfall! {
     /// Elsewhere a settlement had to send its limits again, and was counted under whatever they had become.
     a_settlement_needs_nothing_but_the_token(limiter, _clock) {
-        for &algorithm in Algorithm::ALL {
+        for &algorithm in Algorithm::OVER_TIME {
             let (limit, name) = (yearly(algorithm, 100), format!("token {algorithm}"));
             let token = hold(limiter, tokens(&limit, &name, 80), MINUTE).await.unwrap().to_string();
             let read: Hold = token.parse().unwrap();
@@ -276,7 +276,7 @@ pitfall! {
     /// Elsewhere a worker was taken for dead and its units were released; then it released them again, and what it gave back was that of another.
     who_comes_back_after_the_deadline_frees_nobody_elses_units(limiter, clock) {
         let terms = HoldTerms::DEFAULT.with_on_abandon(OnAbandon::Refund);
-        for &algorithm in Algorithm::ALL {
+        for &algorithm in Algorithm::OVER_TIME {
             let limit = yearly(algorithm, 10);
             let name = format!("late {algorithm}");
             let check = tokens(&limit, &name, 10).with_holds(Some(&terms));

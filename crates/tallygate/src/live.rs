@@ -66,6 +66,11 @@ impl Target {
         Self { domain: domain.into(), policy: policy.into(), entries }
     }
 
+    /// Whether there can be an override for it: its texts have their lengths, and each key is named once.
+    pub fn validate(&self) -> Result<(), OverrideError> {
+        set::validate_target(self)
+    }
+
     /// The entries as one text.
     pub fn subject(&self) -> Subject {
         Subject::new(self.entries.iter().map(|(key, value)| (key.as_str(), value.as_str())))

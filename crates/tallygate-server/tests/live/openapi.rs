@@ -40,7 +40,7 @@ include-path-regex = "^/v1/(check|peek|refund|reset|reserve)$"
 checks.positive_data_acceptance.expected-statuses = ["2xx", "400", "401", "403", "404", "409", "429"]
 
 [[operations]]
-include-path-regex = "^/v1/(settle|cancel|extend)$"
+include-path-regex = "^/v1/(settle|cancel|extend|renew)$"
 checks.positive_data_acceptance.expected-statuses = ["2xx", "400", "401", "403", "409"]
 
 [[operations]]

@@ -193,8 +193,10 @@ fn what_cannot_be_set_is_refused_with_a_code_and_the_remedy() {
     let many = json!({"a": "1", "b": "1", "c": "1", "d": "1", "e": "1"});
     detail(put(&server, &many, "8/h", &[]), 400, field, "at most 4 keys");
     detail(put(&server, &user, "8/h", &[("policy", json!("per-usr"))]), 404, "unknown_policy", "`per-user`");
-    detail(put(&server, &user, "8/h", &[("domain", json!("ip"))]), 404, "unknown_policy", "domain `ip`");
+    detail(put(&server, &user, "8/h", &[("domain", json!("ip"))]), 404, "unknown_policy", "Domain `ip`");
     assert_eq!(listed(&server), Vec::<Value>::new(), "nothing of it was set");
+    let of_nobody = json!({"domain": "d".repeat(257), "policy": "per-user", "match": {}, "revision": 1});
+    detail(ask(&server, "POST", "/v1/overrides/remove", &of_nobody), 400, field, "`domain` has 257 bytes");
     let revision = body(&put(&server, &user, "8/h", &[]))["revision"].as_u64().unwrap();
     detail(
         put(&server, &user, "9/h", &[("revision", json!(revision - 1))]),

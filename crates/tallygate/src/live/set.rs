@@ -245,14 +245,22 @@ fn after(now: Timestamp, span: Duration) -> Timestamp {
     Timestamp::from_micros(now.as_micros().saturating_add(span).min(1 << 52))
 }
 
-fn validate(new: &Override) -> Result<(), OverrideError> {
-    let Target { domain, policy, entries } = &new.target;
-    let length = |what, text: &str, most| match text.len() {
+fn length(what: &'static str, text: &str, most: usize) -> Result<(), OverrideError> {
+    match text.len() {
         1.. if text.len() <= most => Ok(()),
         length => Err(OverrideError::Length { what, length, most }),
-    };
+    }
+}
+
+fn validate(new: &Override) -> Result<(), OverrideError> {
     length("reason", &new.reason, OverrideSet::LONGEST)?;
     length("author", &new.author, OverrideSet::LONGEST_NAME)?;
+    validate_target(&new.target)
+}
+
+/// Whether there can be an override for a target.
+pub(super) fn validate_target(target: &Target) -> Result<(), OverrideError> {
+    let Target { domain, policy, entries } = target;
     length("domain", domain, OverrideSet::LONGEST)?;
     length("policy", policy, OverrideSet::LONGEST)?;
     let distinct: HashSet<&str> = entries.iter().map(|(key, _)| key.as_str()).collect();

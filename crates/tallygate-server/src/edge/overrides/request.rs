@@ -89,7 +89,9 @@ fn target(fields: &mut Fields) -> Result<Target, Problem> {
             )));
         }
     };
-    Ok(Target::new(domain, policy, entries))
+    let target = Target::new(domain, policy, entries);
+    target.validate().map_err(|error| problem(error.into()))?;
+    Ok(target)
 }
 
 fn override_of(fields: &mut Fields, files: &PolicySet) -> Result<Override, Problem> {

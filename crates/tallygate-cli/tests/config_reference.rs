@@ -167,6 +167,10 @@ fn the_example_of_every_field_is_valid() {
                 "/$defs/policy" => {
                     format!("policies:\n  - {}", with(&["name: a", "partition: [user]", "limit: 1/s"], "    "))
                 }
+                "/$defs/payer" => {
+                    let own = with(&["name: b", "limit: 1/s"], "        ");
+                    format!("policies:\n  - name: a\n    partition: [c]\n    limit: 2/s\n    payers:\n      - {own}")
+                }
                 "/$defs/holds" => {
                     format!("policies:\n  - name: a\n    partition: [b]\n    limit: 2/s\n    holds: {{{example}}}")
                 }

@@ -57,7 +57,9 @@ fn an_override_is_set_listed_explained_and_removed() {
     tallygate_testkit::wait::until("the override", std::time::Duration::from_secs(20), || {
         explained().contains("50 of 50").then_some(())
     });
-    assert!(explained().contains("the live override of user=42 applies: 50/h, set by ada"), "{}", explained());
+    // Lines are broken to the width of the terminal.
+    let words = explained().split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(words.contains("the live override of user=42 applies: 50/h, set by ada"), "{words}");
     let remove = ["override", "remove", "per-user", "user=42", "--domain", "api"];
     let stale = rig.run(&[&remove[..], &["--revision", "1"]].concat());
     assert_eq!(stale.code, 2);

@@ -45,9 +45,16 @@ pub struct Part<'a> {
     status: Option<Status>,
 }
 
-/// The payers of a policy as a list.
+/// The payers of a policy as a list: what each has paid or was given back, and what it has left.
 #[derive(Debug, Clone, Copy)]
-struct Payers<'a>(&'a Ruling);
+pub struct Payers<'a>(&'a Ruling);
+
+impl<'a> Payers<'a> {
+    /// Those of the policy of a ruling, if it has several.
+    pub fn of(ruling: &'a Ruling) -> Option<Self> {
+        (ruling.payers().len() > 0).then_some(Self(ruling))
+    }
+}
 
 /// `refunded` is there if the call gives back.
 #[derive(Serialize)]
@@ -109,7 +116,7 @@ impl<'a> Part<'a> {
     /// The same with what each payer of the policy has paid, if there are several.
     #[must_use]
     pub fn paid_by(self, ruling: &'a Ruling) -> Self {
-        Self { payers: (ruling.payers().len() > 0).then_some(Payers(ruling)), ..self }
+        Self { payers: Payers::of(ruling), ..self }
     }
 
     /// The same part of a decision that was made at `at`.

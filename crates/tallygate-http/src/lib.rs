@@ -24,7 +24,7 @@
 //! let mut response = HeaderMap::new();
 //! Headers {
 //!     dialect: Dialect::Draft10,
-//!     lines: &[Line { policy: "api", limit: &limit, status: decision.binding() }],
+//!     lines: &[Line { policy: "api", limit: &limit, status: &decision.binding() }],
 //!     binding: Some(0),
 //!     allowed: decision.allowed(),
 //!     unix_now: Duration::ZERO,
@@ -48,7 +48,7 @@ pub mod sanitize;
 mod verdict;
 
 pub use address::{ForwardedHeader, InvalidProxies, Prefixes, Trust, TrustedProxies, client_address};
-pub use decision::{Answer, NO_POLICY, Part, decision_answer, decision_json, millis_up};
+pub use decision::{Answer, NO_POLICY, Part, Payers, decision_answer, decision_json, millis_up};
 pub use digest::digest;
 pub use grpc::is_grpc;
 pub use headers::{Dialect, Headers, Line, seconds_up};

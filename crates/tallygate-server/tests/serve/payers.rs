@@ -27,7 +27,8 @@ fn question(more: Value) -> Value {
 /// Of each payer, what it has paid, was given back, and has left.
 fn payers(answer: &Value) -> Vec<(String, u64, u64, u64)> {
     let number = |payer: &Value, name: &str| payer[name].as_u64().unwrap_or_default();
-    let payers = answer["statuses"][0]["payers"].as_array().unwrap().iter();
+    let part = answer.get("statuses").unwrap_or(&answer["policies"]);
+    let payers = part[0]["payers"].as_array().unwrap().iter();
     let told = payers.map(|payer| {
         let name = payer["name"].as_str().unwrap().to_owned();
         (name, number(payer, "paid"), number(payer, "refunded"), number(payer, "remaining"))

@@ -3,14 +3,14 @@
 use axum::response::Response;
 use http::StatusCode;
 use serde::Serialize;
-use serde_json::{Value, json};
+use serde_json::json;
 use tallygate::Decision;
 use tallygate::call::{Effect, InvalidCheck, UpTo, Verb};
 use tallygate::decision::Source;
 use tallygate::hold::Hold;
 use tallygate::policy::{Mode, Outcome, Ruling, Verdict};
 use tallygate_http::{
-    Headers, Line, Problem, ProblemCode, decision_answer, millis_up, verdict_answer, verdict_problem,
+    Headers, Line, Payers, Problem, ProblemCode, decision_answer, millis_up, verdict_answer, verdict_problem,
 };
 
 use crate::answer::Answer;
@@ -26,13 +26,15 @@ pub(super) fn write(question: &Question, answer: &Answer<'_>, headers: ReportedH
         Answer::Verdict(verdict) if gives_back => match verdict.store_error() {
             Some(error) => Err(store_problem(error).into()),
             None => {
-                let units = verdict.states().map(|ruling| (ruling.policy().name(), ruling.status().units()));
-                Ok(given_back(verb, units))
+                let policies = verdict
+                    .states()
+                    .map(|ruling| GivenBack::new(ruling.policy().name(), ruling.status().units(), Payers::of(ruling)));
+                Ok(given_back(verb, policies.collect()))
             }
         },
         Answer::Verdict(verdict) => verdict_response(question, verdict, headers),
         Answer::Decision(asked, decision, _) if gives_back => {
-            Ok(given_back(verb, [(asked.policy.as_str(), decision.binding().units())]))
+            Ok(given_back(verb, vec![GivenBack::new(&asked.policy, decision.binding().units(), None)]))
         }
         Answer::Decision(asked, decision, hold) => Ok(decision_response(
             asked,
@@ -151,15 +153,34 @@ fn too_costly_problem(ruling: &Ruling, up_to: bool) -> Problem {
     Problem::new(ProblemCode::CostTooLarge, detail)
 }
 
+/// What a call gave back to a policy.
+#[derive(Serialize)]
+struct GivenBack<'a> {
+    policy: &'a str,
+    /// Units; or states, by a reset.
+    refunded: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    payers: Option<Payers<'a>>,
+}
+
+impl<'a> GivenBack<'a> {
+    fn new(policy: &'a str, refunded: u64, payers: Option<Payers<'a>>) -> Self {
+        Self { policy, refunded, payers }
+    }
+}
+
 /// How many states a reset dropped; or how many units of the call a refund gave back, which is the most of any policy, and
 /// what it gave back to each policy.
-fn given_back<'p>(verb: Verb, policies: impl IntoIterator<Item = (&'p str, u64)>) -> Response {
-    let policies: Vec<(&str, u64)> = policies.into_iter().collect();
+fn given_back(verb: Verb, policies: Vec<GivenBack<'_>>) -> Response {
     if verb == Verb::Reset {
-        let states: u64 = policies.iter().map(|(_, states)| states).sum();
+        let states: u64 = policies.iter().map(|policy| policy.refunded).sum();
         return ok(&json!({ "forgotten": states }));
     }
-    let refunded = policies.iter().map(|(_, units)| *units).max().unwrap_or(0);
-    let policies = policies.iter().map(|(policy, units)| json!({"policy": policy, "refunded": units}));
-    ok(&json!({"refunded": refunded, "policies": policies.collect::<Vec<Value>>()}))
+    #[derive(Serialize)]
+    struct Refunded<'a> {
+        refunded: u64,
+        policies: Vec<GivenBack<'a>>,
+    }
+    let refunded = policies.iter().map(|policy| policy.refunded).max().unwrap_or(0);
+    json_response(StatusCode::OK, &Refunded { refunded, policies })
 }

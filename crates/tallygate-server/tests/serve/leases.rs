@@ -88,7 +88,7 @@ fn what_makes_no_sense_is_refused_with_the_remedy() {
         for (asked, says) in [
             (json!({"hold": hold, "ttl_ms": 9000}), "`next` names this renewal"),
             (json!({"hold": hold, "next": "", "ttl_ms": 9000}), "`next` names this renewal"),
-            (json!({"hold": hold, "next": "2"}), "missing field `ttl_ms`"),
+            (json!({"hold": hold, "next": "2"}), "Missing field `ttl_ms`"),
             (json!({"hold": hold, "next": "2", "ttl_ms": 0}), "`ttl_ms` must be from 1"),
             (json!({"hold": hold, "next": "2", "ttl_ms": 11000}), "lasts from 1 ms to 10s"),
             (json!({"hold": "xyz", "next": "2", "ttl_ms": 9000}), "`hold` is invalid"),

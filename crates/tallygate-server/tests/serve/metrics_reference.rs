@@ -26,6 +26,7 @@ policies:
   - {name: closed, domain: api, partition: [], limit: 5000/min, on_error: deny}
   - {name: open, domain: api, partition: [tenant], limit: 5000/min, on_error: allow}
   - {name: free, domain: api, partition: [service], limit: unlimited}
+  - {name: paid, domain: api, partition: [user], limit: 5/min, payers: [{name: credits, limit: 9/h}]}
 ";
 
 /// What is known of a metric: its type, and the values of each label.
@@ -117,7 +118,7 @@ fn every_metric_is_on_the_page_with_its_type_and_labels_and_no_other() {
     for family in exported.values_mut() {
         for (label, values) in &mut family.labels {
             // Names that come from files, the version, and addresses.
-            if ["domain", "policy", "server", "version"].contains(&label.as_str()) {
+            if ["domain", "payer", "policy", "server", "version"].contains(&label.as_str()) {
                 values.clone_from(&any);
             }
         }

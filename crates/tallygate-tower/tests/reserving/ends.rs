@@ -44,7 +44,9 @@ async fn a_response_settles_what_it_says() {
 #[tokio::test]
 async fn what_responses_have_used_is_reserved_for_the_next() {
     let learned = Arc::new(Learned::from(300));
-    let rig = rig(TERMS, by_header(Reserve::learned(Arc::clone(&learned)).of("tokens")));
+    let (store, clock) = memory();
+    let reserve = by_header(Reserve::learned(Arc::clone(&learned)).of("tokens"));
+    let rig = Rig::of([25, TOKENS], store, clock, TERMS, |layer| layer, reserve);
     for sent in 0..25 {
         let response = rig.send(move |request| {
             let reserved = request.extensions().get::<Reserved>().unwrap().units();
@@ -56,7 +58,7 @@ async fn what_responses_have_used_is_reserved_for_the_next() {
         });
         drop(response.await);
     }
-    rig.settled(TOKENS - 24 * 4 - 9).await;
+    assert_eq!(rig.left().await, [[0, 0, 0], [TOKENS - 24 * 4 - 9, 0, 0]]);
     let figures = learned.figures();
     assert_eq!((figures.enough, figures.short, figures.short_units), (24, 1, 5));
 }

@@ -185,12 +185,12 @@ impl<'a> Check<'a> {
         Self { key, changes: None, unusual: self.unusual & !CHANGES, ..self }
     }
 
-    /// The same question under another limit.
+    /// The same question under another limit, which does not change.
     pub(crate) fn under<'b>(self, limit: &'b Limit) -> Check<'b>
     where
         'a: 'b,
     {
-        Check { limit, ..self }
+        Check { limit, changes: None, unusual: self.unusual & !CHANGES, ..self }
     }
 
     /// Caps the cost at the capacity of the limit. If that lowers the cost, the check is always denied, and its status

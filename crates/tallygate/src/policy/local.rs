@@ -107,7 +107,7 @@ impl Local {
         if ruling.policy.on_error() != OnError::Local {
             return;
         }
-        for (check, status) in ruling.checks().zip(statuses) {
+        for (check, status) in ruling.checks_now().zip(statuses) {
             let share = self.share_of(&ruling.policy, check.limit);
             let check = check.under(&share);
             if share.amount() == 0 {
@@ -125,7 +125,7 @@ impl Local {
     /// Follows a refund of `units` that a payer of a ruling was charged.
     pub(super) fn follow_refund(&self, ruling: &Ruling, payer: usize, units: u64) {
         if ruling.policy.on_error() == OnError::Local
-            && let Some(check) = ruling.checks().nth(payer)
+            && let Some(check) = ruling.checks_now().nth(payer)
         {
             let share = self.share_of(&ruling.policy, check.limit);
             self.give_back(check.with_charged_at(ruling.decided_at).under(&share), units);

@@ -52,7 +52,7 @@ impl Verdict {
         let denied = self.denied();
         let shares_of = |&member: &usize| {
             let ruling = &self.rulings[member];
-            ruling.checks().map(|check| local.share_of(&ruling.policy, check.limit)).collect::<Vec<_>>()
+            ruling.checks_now().map(|check| local.share_of(&ruling.policy, check.limit)).collect::<Vec<_>>()
         };
         let shares: Vec<Limit> = locals.iter().flat_map(shares_of).collect();
         let step = Step { verb: step.verb, members: Few::Many(locals), denied };

@@ -427,6 +427,15 @@ impl Ruling {
         first.into_iter().chain(further)
     }
 
+    /// The same under the limit that is in force as far as this process knows: it takes a share of no other.
+    pub(super) fn checks_now(&self) -> impl Iterator<Item = Check<'_>> {
+        let now = self.limit();
+        self.checks().enumerate().map(move |(payer, check)| match now {
+            Some(limit) if payer == 0 => check.under(limit),
+            _ => check,
+        })
+    }
+
     /// The check for the store, unless no limit applies.
     pub(super) fn check(&self) -> Option<Check<'_>> {
         let key = Key::new(self.policy.key_name(), &self.subject).expect("a policy and a subject make a key");

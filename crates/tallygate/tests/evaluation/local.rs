@@ -1,7 +1,8 @@
 //! `on_error: local`: a share of the limit, less what the store has charged already.
 
 use proptest::prelude::*;
-use tallygate::policy::{Instances, Share};
+use tallygate::live::{Override, OverrideSet, Target};
+use tallygate::policy::{CallerLimit, Instances, Share};
 use tallygate::{Algorithm, Limit};
 
 use super::*;
@@ -100,6 +101,28 @@ fn a_process_that_was_not_told_keeps_its_share() {
     let local: u64 = (0..4).map(|process| fleet.take(process, 500)).sum();
     // The worst case: N + (n - 1) N / n.
     assert_eq!(local, 75);
+}
+
+/// While an override was about to begin or to end, each process admitted the whole limit on its own.
+#[test]
+fn of_a_limit_that_changes_each_process_has_its_share() {
+    let mut fleet = Fleet::new(4, policy("p", "40/h fixed_window"));
+    let files = fleet.set.clone();
+    let (mut overrides, every_caller) = (OverrideSet::default(), Target::new("d", "p", []));
+    let limit = "80/h fixed_window".parse().unwrap();
+    let new = Override::new(every_caller, Some(limit)).because("a test").by("ada");
+    overrides.put(new, None, fleet.clock.now()).unwrap();
+    fleet.shared.switch().off();
+    // Before it begins, and a second after that: what was used stays used.
+    for admitted in [10, 10] {
+        fleet.set = files.with_overrides(&overrides, fleet.clock.now());
+        let found = fleet.set.domain("d").unwrap().matcher().find(&[&Descriptor::new()]).remove(0);
+        assert!(matches!(found.limit, CallerLimit::Changing(..)));
+        for process in 0..4 {
+            assert_eq!(fleet.take(process, 200), admitted);
+        }
+        fleet.clock.advance(SECOND);
+    }
 }
 
 #[test]

@@ -353,7 +353,11 @@ fn overrides(fields: Fields<'_>, mut rule: Rule, base: Option<&Option<Limit>>, a
         let conditions = own.need("match", "{plan: pro}").map(|node| conditions(Some(node), findings));
         let limit = own.need("limit", "1000/min").and_then(|node| limit(node, algorithm, findings));
         let (Some(conditions), Some(limit)) = (conditions, limit) else { continue };
-        if conditions.is_empty() {
+        let in_flight = |limit: &Option<Limit>| limit.as_ref().is_some_and(Limit::is_concurrency);
+        if limit.is_some() && base.is_some_and(|base| in_flight(base) != in_flight(&limit)) {
+            let message = "this override and its policy count differently: one of them what is in flight";
+            findings.error(own.at, message).help("give these callers a policy of their own");
+        } else if conditions.is_empty() {
             let mut finding = findings.error(own.at, "this override matches every caller");
             finding.help("change the limit of the policy, or name a `match`");
         } else if !seen.insert(format!("{conditions:?}")) {

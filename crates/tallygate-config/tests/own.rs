@@ -263,11 +263,18 @@ fn a_concurrency_limit_is_read_and_what_it_cannot_have_is_refused() {
         ("excess: drain", "`excess` cannot be used with a concurrency limit"),
         ("holds: {on_abandon: charge}", "`on_abandon` cannot be used with a concurrency limit"),
         ("holds: {overrun: cap}", "`overrun` cannot be used with a concurrency limit"),
+        ("holds: {estimate: p95 from 4}", "`estimate` cannot be used with a concurrency limit"),
         ("overrides: [{match: {plan: pro}, limit: 20/min}]", "write `20 concurrent`"),
+        ("overrides: [{match: {plan: pro}, limit: 20/min fixed_window}]", "give these callers a policy of their own"),
     ] {
         let said = read(&format!("    {more}")).unwrap_err();
         assert!(said.contains(says), "{more}: {said}");
     }
+    // It was accepted, and every check of these callers was denied.
+    let text = "policies: [{name: a, partition: [b], limit: 9/min, overrides: [{match: {c: d}, limit: 5 concurrent}]}]";
+    let said = Config::from_texts(&[("f.yaml", text)]).unwrap_err().to_string();
+    assert!(said.contains("give these callers a policy of their own"), "{said}");
+    assert!(read("    overrides: [{match: {plan: pro}, limit: unlimited}]").is_ok());
 }
 
 /// Such a file was accepted without a word, and 33 patterns in one header were an error that Envoy lets pass.

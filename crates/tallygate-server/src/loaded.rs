@@ -4,7 +4,6 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use tallygate::Cost;
 use tallygate::call::{Effect, Verb};
 use tallygate::clock::Timestamp;
 use tallygate::decision::Source;
@@ -12,6 +11,7 @@ use tallygate::hold::{Hold, Learned, Resolve, Resolved, Units};
 use tallygate::live::OverrideSet;
 use tallygate::policy::{Domain, Mode, OnError, Policy, PolicySet, Ruling};
 use tallygate::words::words;
+use tallygate::{Cost, Limit};
 
 use crate::decision_event::{CallOutcome, DecisionEvent};
 use crate::hold_counters::HoldCounters;
@@ -86,6 +86,8 @@ impl Loaded {
         });
         let counters = Arc::new(counters.collect());
         let learned = all_policies(&set).filter_map(|policy| {
+            // Of what is in flight nothing is used up.
+            let policy = Some(policy).filter(|policy| !policy.limit().is_some_and(Limit::is_concurrency))?;
             let first = policy.holds()?.learns_from()?;
             let known = before.and_then(|before| before.learned.get(policy.key_name()));
             let known = known.filter(|(from, _)| *from == first).map(|(_, learned)| Arc::clone(learned));

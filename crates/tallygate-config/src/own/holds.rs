@@ -65,6 +65,7 @@ pub(super) fn of_concurrency(policy: Fields<'_>) {
     for name in ["on_abandon", "overrun"] {
         refuse(holds, name, "its units always come back", "remove it");
     }
+    refuse(holds, "estimate", "nothing of it is used up", "say how many units each reservation takes");
 }
 
 fn max_open(fields: Fields<'_>) -> Option<u32> {

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use super::set::{keys, policy_of};
+use super::set::{fitting, keys};
 use super::{Override, OverrideSet};
 use crate::clock::Timestamp;
 use crate::limit::{Changes, Limit};
@@ -64,8 +64,8 @@ impl Overlay {
             found.map(|(_, description)| description.partition.as_slice()).unwrap_or_default()
         };
         for (place, one) in set.overrides().iter().enumerate().filter(of_this) {
-            // The policy may have been removed from the files since.
-            let Ok(policy) = policy_of(&one.target, policies) else { continue };
+            // The policy may have been removed from the files since, or have another algorithm there.
+            let Ok(policy) = fitting(one, policies) else { continue };
             let shapes = of_domain.entry(policy.key_name().to_owned()).or_default();
             let keys = keys(&one.target);
             let known = shapes.iter().position(|shape| shape.keys == keys);

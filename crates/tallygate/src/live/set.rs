@@ -207,18 +207,25 @@ impl OverrideSet {
 
     /// Whether an override fits the policies: the policy exists, and keeps its algorithm.
     pub fn check(new: &Override, policies: &PolicySet) -> Result<(), OverrideError> {
-        let policy = policy_of(&new.target, policies)?;
-        let (Some(limit), Some(own)) = (&new.limit, policy.limit()) else { return Ok(()) };
-        if limit.algorithm() == own.algorithm() {
-            return Ok(());
+        fitting(new, policies).map(|_| ())
+    }
+}
+
+/// The policy of an override, if the override fits it. What counts in flight is only reserved, so it does not even fit a policy
+/// without a limit.
+pub(super) fn fitting<'p>(one: &Override, policies: &'p PolicySet) -> Result<&'p Policy, OverrideError> {
+    let policy = policy_of(&one.target, policies)?;
+    let own = policy.limit().map(Limit::algorithm);
+    match &one.limit {
+        Some(limit) if own.map_or(limit.is_concurrency(), |own| own != limit.algorithm()) => {
+            Err(OverrideError::OtherAlgorithm {
+                limit: limit.to_string(),
+                of_limit: limit.algorithm().name(),
+                policy: policy.name().to_owned(),
+                of_policy: own.map_or("policy without a limit", |own| own.name()),
+            })
         }
-        let (of_limit, of_policy) = (limit.algorithm().name(), own.algorithm().name());
-        Err(OverrideError::OtherAlgorithm {
-            limit: limit.to_string(),
-            of_limit,
-            policy: policy.name().to_owned(),
-            of_policy,
-        })
+        _ => Ok(policy),
     }
 }
 

@@ -93,6 +93,26 @@ fn a_removed_override_leaves_what_is_below_it() {
     assert!(matches!(set.remove(&target(&[("user", "1")]), at(5)), Err(OverrideError::NotFound(_))));
 }
 
+/// A reload gave the policy another algorithm, and its override stayed in force: every check was denied, or nothing was limited.
+#[test]
+fn an_override_of_an_algorithm_that_the_policy_no_longer_has_is_not_used() {
+    let mut set = OverrideSet::default();
+    set.put(asked(&[("user", "1")], "70/min"), None, at(0)).unwrap();
+    let seen = |file: &str| {
+        let policies = files(file).with_overrides(&set, at(9));
+        let found = policies.domain("api").unwrap().matcher().find(&[&user("1", "free")]).remove(0);
+        found.policy.limit_of(&found.limit).map(ToString::to_string).unwrap()
+    };
+    assert_eq!(
+        ["10/min", "20 concurrent", "9/min fixed_window"].map(seen),
+        ["70/min", "20 concurrent", "9/min fixed_window"]
+    );
+    let in_flight = asked(&[("user", "1")], "5 concurrent");
+    let unlimited = Policy::unlimited("per-user", "api").unwrap();
+    let unlimited = PolicySet::new(vec![Domain::new("api", [(unlimited, Rule::new())]).unwrap()]).unwrap();
+    assert!(matches!(OverrideSet::check(&in_flight, &unlimited), Err(OverrideError::OtherAlgorithm { .. })));
+}
+
 #[test]
 fn what_cannot_be_set_is_refused_with_the_remedy() {
     let refused = |one: Override| {

@@ -100,7 +100,7 @@ pub(crate) fn load(database: &mut Database, builder: MemoryStoreBuilder) -> Resu
     if gone.len() > kept {
         write(database, &gone.into_iter().map(|key| (key, None)).collect())?;
         // Most of the file is free, and it does not become shorter by itself.
-        database.compact().map_err(|error| Problem::Damaged(error.to_string()))?;
+        database.compact()?;
     } else if !gone.is_empty() {
         write(database, &gone.into_iter().map(|key| (key, None)).collect())?;
     }

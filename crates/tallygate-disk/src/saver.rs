@@ -1,5 +1,7 @@
 //! Saves what has changed. If that fails, it begins anew with everything.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
 use redb::Database;
 use tallygate::MemoryStore;
 
@@ -55,7 +57,10 @@ impl Saver {
     /// Saves the store as it is at one instant of this call. When it returns, that is on the disk.
     pub fn save(&mut self, store: &MemoryStore) -> Result<(), SaveError> {
         self.collect(store);
-        let saved = if self.behind { self.save_everything(store) } else { self.save_changes() };
+        // A file that was changed by something else may break what redb takes for granted, as when it is opened.
+        let write = AssertUnwindSafe(|| if self.behind { self.save_everything(store) } else { self.save_changes() });
+        let broken = |_| Err(Problem::Damaged("its pages contradict each other".to_owned()));
+        let saved = catch_unwind(write).unwrap_or_else(broken);
         saved.map_err(|problem| {
             self.fall_behind(store);
             SaveError::new(match problem {

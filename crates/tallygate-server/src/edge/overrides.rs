@@ -39,10 +39,9 @@ pub(crate) async fn set(
 ) -> Answered {
     require_json(&headers)?;
     let Asked { new, lasts, revision } = request::set(&body, &app.policies.load().files, &operator)?;
-    let place = app.overrides().await.map_err(|error| store_problem(&error))?;
-    let changed = change(&place, revision, |set, now| set.put(new.clone(), lasts, now)).await.map_err(problem)?;
-    let target = &new.target;
-    log(&operator, "set", target, &changed, Some(&new));
+    let (target, put) = (&new.target, new.clone());
+    let put = move |set: &mut OverrideSet, now| set.put(put.clone(), lasts, now);
+    let changed = finish(&app, operator, "set", (target.clone(), Some(new.clone())), revision, put).await?;
     let now = read(&app).await.map_or(Timestamp::from_micros(0), |(_, now)| now);
     let one = changed.overrides().iter().rev().find(|one| one.target == *target);
     Ok(answer(&changed, one.map(|one| described(one, now))))
@@ -56,10 +55,34 @@ pub(crate) async fn remove(
 ) -> Answered {
     require_json(&headers)?;
     let (target, revision) = request::remove(&body)?;
-    let place = app.overrides().await.map_err(|error| store_problem(&error))?;
-    let changed = change(&place, revision, |set, now| set.remove(&target, now)).await.map_err(problem)?;
-    log(&operator, "removed", &target, &changed, None);
+    let removed = target.clone();
+    let remove = move |set: &mut OverrideSet, now| set.remove(&removed, now);
+    let changed = finish(&app, operator, "removed", (target, None), revision, remove).await?;
     Ok(answer(&changed, None))
+}
+
+/// Changes the overrides and says so in the log, even if the operator does not wait for the answer.
+async fn finish(
+    app: &Arc<App>,
+    operator: String,
+    what: &'static str,
+    (target, new): (Target, Option<Override>),
+    revision: Option<u64>,
+    by: impl FnMut(&mut OverrideSet, Timestamp) -> Result<(), OverrideError> + Send + 'static,
+) -> Result<OverrideSet, Refused> {
+    let app = Arc::clone(app);
+    let changed = tokio::spawn(async move {
+        let place = app.overrides().await.map_err(ChangeError::from)?;
+        let changed = change(&place, revision, by).await?;
+        log(&operator, what, &target, &changed, new.as_ref());
+        Ok(changed)
+    });
+    match changed.await {
+        Ok(changed) => changed.map_err(|error: ChangeError| problem(error).into()),
+        Err(_) => {
+            Err(Problem::new(ProblemCode::Internal, "The change did not end: list the overrides.".to_owned()).into())
+        }
+    }
 }
 
 /// Who changed what is in the log, whatever the override says about its author. No value of an entry: it may be a person's name.

@@ -52,7 +52,7 @@ pub(super) struct Stream {
 }
 
 /// A hold, and what was used of it.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct Settlement {
     hold: Hold,
     units: Units,
@@ -88,15 +88,24 @@ impl Holding {
     }
 
     /// Settles what there is to settle. What becomes of it is in the metrics: Envoy does not look at the answer.
-    pub(super) async fn settle(&self, app: &App, api: Api) {
-        for (_, settlement) in &self.settlements {
-            let Some(Settlement { hold, units }) = settlement else {
-                app.reject(api);
-                continue;
-            };
-            let loaded = app.policies.load_full();
-            let _ = app.resolve(&loaded, api, hold, &Resolve::Settle(units.clone())).await;
+    /// Once begun it is finished: a proxy that has waited long enough does not ask again.
+    pub(super) async fn settle(&self, app: &Arc<App>, api: Api) {
+        let settlements: Vec<_> = self.settlements.iter().map(|(_, settlement)| settlement.clone()).collect();
+        if settlements.is_empty() {
+            return;
         }
+        let app = Arc::clone(app);
+        let settled = tokio::spawn(async move {
+            for settlement in settlements {
+                let Some(Settlement { hold, units }) = settlement else {
+                    app.reject(api);
+                    continue;
+                };
+                let loaded = app.policies.load_full();
+                let _ = app.resolve(&loaded, api, &hold, &Resolve::Settle(units)).await;
+            }
+        });
+        let _ = settled.await;
     }
 }
 

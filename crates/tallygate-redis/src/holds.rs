@@ -168,6 +168,7 @@ async fn look_at_units(engine: &Arc<Engine>, endings: &[Ending]) -> Result<Optio
 async fn end_all(engine: Arc<Engine>, endings: Vec<Ending>) -> Result<Resolved, StoreError> {
     let mut runs = JoinSet::new();
     let count = endings.len();
+    let extends = endings.iter().any(|ending| ending.resolve.as_ref().is_some_and(Resolve::extends));
     for (place, ending) in endings.into_iter().enumerate() {
         let engine = Arc::clone(&engine);
         runs.spawn(async move { (place, engine.end_hold_surely(&ending).await) });
@@ -192,7 +193,10 @@ async fn end_all(engine: Arc<Engine>, endings: Vec<Ending>) -> Result<Resolved, 
     }
     match failure {
         Some(error) => Err(error),
-        None => ended.into_iter().flatten().reduce(Resolved::with_rest).ok_or_else(|| corrupt("a hold of no state")),
+        None => {
+            let with_rest = if extends { Resolved::with_rest_extended } else { Resolved::with_rest };
+            ended.into_iter().flatten().reduce(with_rest).ok_or_else(|| corrupt("a hold of no state"))
+        }
     }
 }
 

@@ -209,6 +209,19 @@ impl Resolved {
         Self { refused, decided_at, expires_at: self.expires_at.or(rest.expires_at), ..self }
     }
 
+    /// The same for a hold that was extended or renewed. It lasts as long as in the place that keeps it for the shortest time; and if one
+    /// of them has closed it, it is not extended: what it had there is somebody else's.
+    #[must_use]
+    pub fn with_rest_extended(self, rest: Self) -> Self {
+        let left = |of: &Self| Some(of.expires_at?.as_micros().saturating_sub(of.decided_at.as_micros()));
+        let left = left(&self).into_iter().chain(left(&rest)).min();
+        let closed = [&self, &rest].into_iter().any(|of| !of.done && of.state == HoldState::Expired);
+        let all = self.with_rest(rest);
+        let expires_at = left.map(|left| Timestamp::from_micros(all.decided_at.as_micros().saturating_add(left)));
+        let (state, done) = if closed { (HoldState::Expired, false) } else { (all.state, all.done) };
+        Self { state, done, expires_at, ..all }
+    }
+
     /// The answer about a hold that holds nothing, which needs no store.
     pub fn of_nothing(resolve: &Resolve, decided_at: Timestamp) -> Self {
         let state = match resolve {
@@ -223,5 +236,26 @@ impl Resolved {
     pub fn unknown(decided_at: Timestamp) -> Self {
         let state = HoldState::NoLongerKnown;
         Self { state, done: false, refused: None, expires_at: None, decided_at, parts: Vec::new() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The place that had closed it did not count, and the clock of another made it seem to last longer.
+    #[test]
+    fn a_hold_in_several_places_lasts_no_longer_than_in_each() {
+        let at = Timestamp::from_micros;
+        let lasts = |until, now| Resolved::done(HoldState::Open, at(until), at(now), Vec::new());
+        let both = lasts(110, 100).with_rest_extended(lasts(57, 50));
+        assert_eq!(
+            (both.state, both.done, both.decided_at, both.expires_at),
+            (HoldState::Open, true, at(50), Some(at(57)))
+        );
+        let closed = Resolved::done(HoldState::Expired, at(90), at(100), Vec::new()).unchanged();
+        for both in [closed.clone().with_rest_extended(lasts(57, 50)), lasts(57, 50).with_rest_extended(closed)] {
+            assert_eq!((both.state, both.done), (HoldState::Expired, false));
+        }
     }
 }

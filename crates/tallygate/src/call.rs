@@ -142,9 +142,6 @@ impl<'c> Call<'c> {
     /// Creates a call that reserves the costs of its checks.
     pub fn reserve(checks: &'c [Check<'c>], reservation: Reservation) -> Result<Self, InvalidCheck> {
         validate(Verb::Reserve, checks)?;
-        if let Some(check) = checks.iter().find(|check| check.pays_rest()) {
-            return Err(InvalidCheck::HoldOverPayers { policy: check.key.policy().to_owned() });
-        }
         checks.iter().try_for_each(|check| validate_hold(check, &reservation))?;
         let life = checks.iter().map(|check| check.terms().max_life()).min().unwrap_or(HoldTerms::LONGEST_LIFE);
         Ok(Self::of_distinct(Verb::Reserve, checks).reserving(Some(reservation.within(life))))

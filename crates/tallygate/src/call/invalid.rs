@@ -147,7 +147,9 @@ pub(super) fn validate(verb: Verb, checks: &[Check<'_>]) -> Result<(), InvalidCh
         if payers.len() > 1 || check.pays_rest() {
             validate_payers(verb, payers, capacity)?;
         }
-        if verb.decides() && check.cost.get() > capacity && !check.is_zero() {
+        // Of a limit that changes, the store knows which is in force.
+        let changes = payers.iter().any(|check| check.changes().is_some());
+        if verb.decides() && check.cost.get() > capacity && !check.is_zero() && !changes {
             let (policy, cost) = (check.key.policy().to_owned(), check.cost.get());
             return Err(InvalidCheck::CostAboveCapacity { policy, cost, capacity });
         }
@@ -172,6 +174,9 @@ fn validate_payers(verb: Verb, payers: &[Check<'_>], capacity: u64) -> Result<()
     let policy = |check: &Check<'_>| check.key.policy().to_owned();
     if first.pays_rest() {
         return Err(InvalidCheck::NoFirstPayer { policy: policy(first) });
+    }
+    if verb == Verb::Reserve && payers.len() > 1 {
+        return Err(InvalidCheck::HoldOverPayers { policy: policy(first) });
     }
     // What is in flight is held, and nothing can be held of several payers.
     if let Some(check) = payers.iter().find(|check| verb != Verb::Reserve && check.limit.is_concurrency()) {
@@ -200,7 +205,7 @@ pub(crate) fn validate_hold(check: &Check<'_>, reservation: &Reservation) -> Res
     if !HoldTerms::accepts(ttl, terms.longest()) {
         return Err(InvalidCheck::HoldTtl { policy: policy(), ttl, longest: terms.longest() });
     }
-    if units > most && !check.is_zero() && !check.is_hopeless() {
+    if units > most && !check.is_zero() && !check.is_hopeless() && check.changes().is_none() {
         return Err(InvalidCheck::HoldAboveMost { policy: policy(), units, most });
     }
     Ok(())
